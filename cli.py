@@ -54,6 +54,7 @@ def serve(context: typer.Context) -> None:
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def pacing_costs(
     context: typer.Context,
+    *,
     out: Annotated[Path, typer.Option(help="The file, as PACELINE_PACING_COSTS names it.")] = Path("pacing-costs.json"),
     batch: Annotated[list[int], typer.Option(min=1, help="Requests at the same time; repeatable.")] = [1, 4, 8],  # noqa: B006
     max_steps: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 8,
@@ -92,6 +93,7 @@ def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one pr
 @app.command()
 def promote(
     number: int,
+    *,
     why: Why = "promoted by an operator",
     unchecked: Unchecked = False,
     wait: Wait = 30.0,
@@ -150,7 +152,8 @@ def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = No
     with needing_extra("learner"):
         from .learner.config import TrackingConfig
         from .learner.delivery.restore import restore as restore_draft
-    access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
+    access = open_access(redis_url, speculator)
+    mlflow = configured(TrackingConfig, read_settings())
     typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
 
 
@@ -185,6 +188,7 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
 def draft_init(
     target: Annotated[str, typer.Argument(help="Folder or Hugging Face id of the target.")],
     out: Annotated[Path, typer.Option(help="New folder for the draft.")] = Path("draft"),
+    *,
     text: Annotated[list[Path] | None, typer.Option(help="Text file to choose its tokens by; repeatable.")] = None,
     traffic: Annotated[bool, typer.Option("--traffic", help="Choose them by the traces in Redis (too).")] = False,
     vocab: Annotated[
@@ -225,6 +229,7 @@ def doctor(
 
 @app.command()
 def demo(
+    *,
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,

@@ -156,9 +156,18 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
         target = random_target(row.family, target, lab.folder / "targets" / row.family.replace(" ", "-"))
     draft = untrained_draft(row.head, target, folder / "draft")
     name, env = published(row.form, draft, folder / "published")
-    start = start_of(row, number, target, name, lab.redis_url, folder / "sglang.log").with_settings(env)
+    start = start_of(
+        row, number, target=target, draft=name, redis_url=lab.redis_url, log=folder / "sglang.log"
+    ).with_settings(env)
     with running(start) as server:
-        case = Case(server, target, draft, folder, lab.prompts_of(row), row.temperature)
+        case = Case(
+            server=server,
+            target=target,
+            draft=draft,
+            scratch=folder,
+            prompts=lab.prompts_of(row),
+            temperature=row.temperature,
+        )
         measure(case, found, partial(why_no_replay, start.log))
 
 

@@ -52,8 +52,8 @@ def main() -> None:
         local = LocalDeployment.on_free_ports(Path(scratch))
         with running(local, cpu_server(local, target, draft), [draft]) as services:
             period(services.server, prompts, options.concurrency, 5.0)  # warms up
-            figures = measure(services.server, services.redis, prompts, options)
-            print_results(console, services.server, *figures)
+            running_ms, stopped_ms, requests = measure(services.server, services.redis, prompts, options)
+            print_results(console, services.server, running=running_ms, stopped_ms=stopped_ms, requests=requests)
 
 
 def parse() -> argparse.Namespace:
@@ -110,7 +110,7 @@ def stopped(redis: Service) -> Iterator[None]:
 
 
 def print_results(
-    console: Console, server: MeasuredServer, running: list[float], stopped_ms: list[float], requests: int
+    console: Console, server: MeasuredServer, *, running: list[float], stopped_ms: list[float], requests: int
 ) -> None:
     """Print the ratio and what became of the traces."""
     status = server.drained()

@@ -90,7 +90,13 @@ def parts(
 def plans(options: argparse.Namespace) -> list[RunPlan]:
     """Seed by seed, so that an early end leaves all rates with the same seeds."""
     return [
-        RunPlan(rate, seed, options.steps, options.temperature, options.taught_at)
+        RunPlan(
+            learning_rate=rate,
+            seed=seed,
+            steps=options.steps,
+            temperature=options.temperature,
+            taught_at=options.taught_at,
+        )
         for seed in range(options.seeds)
         for rate in options.rates
     ]

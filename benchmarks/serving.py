@@ -51,7 +51,7 @@ from .serving_speed.table import markdown
 _HOUSE = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much is asked; `blocks` is concurrency -> prompts of a chunk."""
 
@@ -63,8 +63,14 @@ class Size:
 
 
 STEPS = PACED_STEPS[-1]
-FULL = Size((3, 9), {1: 2, 4: 8, 8: 16}, 96, 40, OfflinePlan(STEPS))
-QUICK = Size((1, 2), {1: 1, 4: 4, 8: 8}, 32, 8, OfflinePlan(STEPS, prompts=64, answer_tokens=32, passes=1))
+FULL = Size(chunks=(3, 9), blocks={1: 2, 4: 8, 8: 16}, max_tokens=96, layers=40, offline=OfflinePlan(STEPS))
+QUICK = Size(
+    chunks=(1, 2),
+    blocks={1: 1, 4: 4, 8: 8},
+    max_tokens=32,
+    layers=8,
+    offline=OfflinePlan(STEPS, prompts=64, answer_tokens=32, passes=1),
+)
 
 
 def main() -> None:
@@ -85,7 +91,7 @@ def made(options: argparse.Namespace, console: Console) -> list[Run]:
     """All runs that were asked for."""
     target = prepared(options, console)
     drafts = trained(target, options, console)
-    return [run(target, drafts, options, seed, console) for seed in range(options.runs)]
+    return [run(target, drafts, options, seed=seed, console=console) for seed in range(options.runs)]
 
 
 def parse() -> argparse.Namespace:
@@ -158,7 +164,7 @@ def trained(target: TargetModel, options: argparse.Namespace, console: Console) 
     return Drafts(static, ensure_untrained_draft(target), oracle)
 
 
-def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: int, console: Console) -> Run:
+def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, *, seed: int, console: Console) -> Run:
     """One run of one seed, served as far as it was not."""
     size = options.size
     chosen = arms(drafts, options.arms)
@@ -166,11 +172,29 @@ def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: 
     slow = slower(target, size.layers)
     first = "" if options.prompts else options.domains[0]
     conditions = Conditions(
-        options.mode, seed, fingerprint(chunks), first, tuple(arm.name for arm in chosen), digests(chosen),
-        size.layers, size.max_tokens, target.key, commit(), machine(),
-    )  # fmt: skip
+        mode=options.mode,
+        seed=seed,
+        stream=fingerprint(chunks),
+        first_domain=first,
+        arms=tuple(arm.name for arm in chosen),
+        drafts=digests(chosen),
+        layers=size.layers,
+        max_tokens=size.max_tokens,
+        target=target.key,
+        commit=commit(),
+        machine=machine(),
+    )
     with progress_bar(f"{options.mode}, seed {seed}", console) as report:
-        return ensure_run(Job(slow, chosen, chunks, conditions, options.out / f"{options.mode}-{seed}"), report)
+        return ensure_run(
+            Job(
+                target=slow,
+                arms=chosen,
+                chunks=chunks,
+                conditions=conditions,
+                folder=options.out / f"{options.mode}-{seed}",
+            ),
+            report,
+        )
 
 
 def stream(target: TargetModel, options: argparse.Namespace, seed: int, console: Console) -> list[Chunk]:

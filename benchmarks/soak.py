@@ -51,13 +51,15 @@ def main() -> None:
 
 def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], console: Console) -> Soak:
     """Start the services, swap, and stop them."""
-    plan = SoakPlan(options.swaps, options.gap_ms, options.concurrency)
+    plan = SoakPlan(swaps=options.swaps, gap_ms=options.gap_ms, concurrency=options.concurrency)
     prompts = held_out_prompts(target, plan.prompts, SEED)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
         sglang = cpu_server(local, target, drafts[0], env={"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)})
         with running(local, sglang, drafts[:1]) as services, progress_bar("swapping", console) as report:
-            return soak(services.server, sglang.pid, drafts, prompts, plan, report)
+            return soak(
+                services.server, server_pid=sglang.pid, drafts=drafts, prompts=prompts, plan=plan, report=report
+            )
 
 
 def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:

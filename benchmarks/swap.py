@@ -29,7 +29,7 @@ DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a f
 def main() -> None:
     """Measure and print."""
     options = parse()
-    plan = StallPlan(options.repeats)
+    plan = StallPlan(repeats=options.repeats)
     console = Console()
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
@@ -41,7 +41,10 @@ def main() -> None:
         stock = LocalDeployment.on_free_ports(Path(scratch) / "stock")
         bare = cpu_server(stock, target, drafts[0], env={"PACELINE_REDIS_URL": ""})
         with running(local, cpu_server(local, target, drafts[0]), drafts) as services, bare:
-            print_stalls(console, measure_stalls(services.server, stock.server_url, drafts, prompts, plan))
+            print_stalls(
+                console,
+                measure_stalls(services.server, stock_url=stock.server_url, drafts=drafts, prompts=prompts, plan=plan),
+            )
 
 
 def parse() -> argparse.Namespace:

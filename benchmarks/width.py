@@ -37,7 +37,7 @@ NARROW = (256, 1024)
 KEPT_PROMPT = 511
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much is measured."""
 
@@ -50,16 +50,21 @@ class Size:
 
 
 QUICK = Size(
-    5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, (5, 2), (512, 512, 4, 64), 2048, 1
+    rounds=5,
+    hand_over={"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256},
+    ingest=(5, 2),
+    fit=(512, 512, 4, 64),
+    swap_vocabulary=2048,
+    swap_repeats=1,
 )
 # Redis rewrites its file in some rounds and not in others, so ingest needs many.
 FULL = Size(
-    10,
-    {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256},
-    (40, 4),
-    (1024, 4096, 8, 64),
-    32_000,
-    3,
+    rounds=10,
+    hand_over={"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256},
+    ingest=(40, 4),
+    fit=(1024, 4096, 8, 64),
+    swap_vocabulary=32_000,
+    swap_repeats=3,
 )
 #: In place of the usual load with --quick.
 QUICK_REQUESTS = 16
@@ -148,14 +153,18 @@ def print_ingest(folder: Path, load: Load, size: Size) -> None:
     large = (min(load.prompt_tokens, KEPT_PROMPT) + load.output_tokens) * load.row_bytes
     print("\n| bytes | per trip | buffer, MB/s | bare XADD, MB/s | buffer over bare |\n|---|---|---|---|---|")
     for payload_bytes, depth in ((4 << 10, 16), (64 << 10, 16), (1 << 20, 16), (large, 2)):
-        found = ingest_against_bare(folder / str(payload_bytes), payload_bytes, depth, trips, rounds)
+        found = ingest_against_bare(
+            folder / str(payload_bytes), payload_bytes=payload_bytes, depth=depth, trips=trips, rounds=rounds
+        )
         print(found.line(), flush=True)
 
 
 def print_fit(_folder: Path, _load: Load, size: Size) -> None:
     """At a width that two cores can train."""
     print("\n| hidden | tokens of a fit | fit, tokens/s | bare loop, tokens/s | fit over bare |\n|---|---|---|---|---|")
-    print(fit_against_bare(*size.fit, size.rounds).line(), flush=True)
+    hidden, vocabulary, traces, tokens = size.fit
+    found = fit_against_bare(hidden, vocabulary, traces=traces, tokens=tokens, rounds=size.rounds)
+    print(found.line(), flush=True)
 
 
 def print_swap(folder: Path, load: Load, size: Size) -> None:

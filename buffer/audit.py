@@ -9,7 +9,7 @@ from .reason import Why
 from .version import BoardEvent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
     """One line of the audit trail. `by` is the writer's own claim; nothing proves it."""
 
@@ -26,7 +26,13 @@ def audit_trail(
 ) -> list[AuditEntry]:
     """Return all of them in the order Redis took them in, newest last; `words` are those of an event's reason."""
     entries = [
-        AuditEntry(event.event_id, event.at, event.by, f"version {event.number} {event.state}", words(event.why))
+        AuditEntry(
+            entry_id=event.event_id,
+            at=event.at,
+            by=event.by,
+            what=f"version {event.number} {event.state}",
+            why=words(event.why),
+        )
         for event in events
     ]
     return sorted([*entries, *others], key=lambda entry: entry_order(entry.entry_id))

@@ -40,7 +40,7 @@ TOO_MANY_DELIVERIES = f"delivered {MAX_DELIVERIES} times and never acked"
 MAX_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BufferCounts:
     """Where every appended trace went: delivered == pending + dead_lettered + sum(acked.values()) + trimmed."""
 
@@ -163,7 +163,7 @@ class VersionBoard(MemberBoard, Protocol):
         ...
 
     def move(
-        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, *, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         """Append one change of state; a canary is one on `replica` alone.
 
@@ -173,7 +173,7 @@ class VersionBoard(MemberBoard, Protocol):
         ...
 
     def roll_back(
-        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, *, to: int | None = None
     ) -> BoardState:
         """Undo the newest promotion in one step: the canary to rolled_back; without one, live too, previous to live.
 

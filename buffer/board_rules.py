@@ -17,12 +17,13 @@ Decision = Callable[[BoardState, float], list[BoardEvent]]
 
 def register_events(at: float, version: DraftVersion, by: str, why: Why) -> list[BoardEvent]:
     """The candidate event of a new version."""
-    return [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
+    return [BoardEvent(version.number, VersionState.CANDIDATE, by=by, why=why, at=at, version=version)]
 
 
 def move_events(
     board: BoardState,
     at: float,
+    *,
     number: int,
     state: VersionState,
     by: str,
@@ -38,6 +39,7 @@ def move_events(
 def rollback_events(
     board: BoardState,
     at: float,
+    *,
     by: str,
     why: Why,
     number: int | None,

@@ -9,7 +9,7 @@ from .settings.fields import check_fields, configured, setting
 from .settings.sources import read_settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BufferConfig:
     """Names and bounds of one speculator's buffer. ConfigError when made with a value out of range, naming it."""
 

@@ -32,4 +32,4 @@ def say_ended(board: VersionBoard, member: str) -> None:
 def member_seen(status: Mapping[str, object], beaten_at: float, *, is_alive: bool) -> MemberSeen:
     """The member whose last status this is, which came at `beaten_at`; what say_ended wrote is as old as its beat."""
     own = read_status(status)[0].beat_last_at
-    return MemberSeen(status, beaten_at if own is None else own, is_alive)
+    return MemberSeen(status=status, last_seen_at=beaten_at if own is None else own, is_alive=is_alive)

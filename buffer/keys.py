@@ -9,7 +9,7 @@ claim or event makes them again together.
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedisKey:
     """One kind of key. `suffix` ends in ``:`` when every member has a key of its own."""
 

@@ -11,7 +11,7 @@ from .member_status import MemberStatus, read_status
 LAST_STATUS_S = 7 * 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
     """A member as the board last heard of it."""
 

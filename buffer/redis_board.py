@@ -41,7 +41,8 @@ class RedisVersionBoard(RedisMembers):
     def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
         super().__init__(client, config.speculator)
         self._clock = clock
-        self._fold, self._fold_lock = BoardFold(), threading.Lock()
+        self._fold = BoardFold()
+        self._fold_lock = threading.Lock()
         self._newest: Any = None  # row of the newest event in it
 
     def next_number(self) -> int:
@@ -53,14 +54,18 @@ class RedisVersionBoard(RedisMembers):
         return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
-        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, *, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
-        return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
+        return self._write(
+            lambda board, at: move_events(
+                board, at, number=number, state=state, by=by, why=why, replica=replica, was=was
+            )
+        )[0]
 
     def roll_back(
-        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, *, to: int | None = None
     ) -> BoardState:
-        self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
+        self._write(lambda board, at: rollback_events(board, at, by=by, why=why, number=number, was=was, to=to))
         return self.read()
 
     def read(self) -> BoardState:
@@ -81,7 +86,8 @@ class RedisVersionBoard(RedisMembers):
             with translate_redis_errors(self._client):
                 rows: Any = self._client.xrange(name, min=self._newest[0] if self._newest else "-")
                 if self._newest and rows[:1] != [self._newest]:
-                    self._fold, self._newest = BoardFold(), None
+                    self._fold = BoardFold()
+                    self._newest = None
                     rows = self._client.xrange(name)
             for row in rows[1:] if self._newest else rows:
                 self._fold.extend([_event(*row)])
@@ -91,7 +97,8 @@ class RedisVersionBoard(RedisMembers):
     def _write(self, decide: Decision) -> list[BoardEvent]:
         for _ in range(_MAX_RACES):
             past = self._folded()
-            last_id, new = past.last_event_id, decide(past.state(), self._clock())
+            last_id = past.last_event_id
+            new = decide(past.state(), self._clock())
             past.extend(new)  # raises when they do not follow
             ids = self._append(last_id, new)
             if ids:

@@ -136,7 +136,7 @@ def _seen(member: str, raw: bytes | None, last_seen_at: float, *, is_alive: bool
     try:
         status = {} if raw is None else _status(member, raw)
     except DecodeError as error:
-        return MemberSeen({}, last_seen_at, is_alive=is_alive, fault=str(error))
+        return MemberSeen(status={}, last_seen_at=last_seen_at, is_alive=is_alive, fault=str(error))
     return member_seen(status, last_seen_at, is_alive=is_alive)
 
 

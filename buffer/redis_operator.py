@@ -95,7 +95,7 @@ def _entry(row: tuple[bytes, dict[bytes, bytes]], what: str, *, refused: bool) -
     entry_id = row[0].decode()
     by = _text(row[1], b"by")
     why = _text(row[1], b"why")
-    return AuditEntry(entry_id, entry_time(entry_id), by, what, why, refused=refused)
+    return AuditEntry(entry_id=entry_id, at=entry_time(entry_id), by=by, what=what, why=why, refused=refused)
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str:

@@ -94,7 +94,8 @@ class VerifyRounds:
         _expect("rounds.accepted", self.accepted.shape, (r,))
         _expect("rounds.teacher_ids nodes", self.teacher_ids.shape[:2], (r, self.drafted.shape[1] + 1))
         _expect("rounds.teacher_logprobs", self.teacher_logprobs.shape, self.teacher_ids.shape)
-        _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
+        _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted)
+        _expect_dtype("rounds", np.int32, self.teacher_ids)
         _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
         if self.committed_logprobs is not None:
             _expect("rounds.committed_logprobs", self.committed_logprobs.shape, (r, self.drafted.shape[1] + 1, 2))

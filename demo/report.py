@@ -24,7 +24,7 @@ _SHOWN_VERSIONS = 10
 _NAMED_REQUESTS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Everything one run of the demo measured."""
 

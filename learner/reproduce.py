@@ -46,11 +46,11 @@ def reproduce_draft(config: LearnerConfig, number: int) -> Reproduced:
     with connect(config.redis_url, config.redis_ca) as client:
         buffer = RedisTraceBuffer(client, config.buffer)
         board = RedisVersionBoard(client, config.buffer)
-        return reproduce(config, buffer, board, open_pending(config), number)
+        return reproduce(config, buffer, board, pending=open_pending(config), number=number)
 
 
 def reproduce(
-    config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard, pending: PendingRegistrations, number: int
+    config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard, *, pending: PendingRegistrations, number: int
 ) -> Reproduced:
     """Fit draft `number` again from `config`'s checkpoints and `buffer`. Publishes nothing, acks nothing.
 
@@ -79,7 +79,9 @@ def reproduce(
             f"draft {number}: the buffer no longer holds {len(missing)} of the {len(wanted)} traces of its learning "
             "round; they left by size or age (PACELINE_BUFFER_MAX_BYTES, PACELINE_BUFFER_MAX_AGE_S)",
         )
-    return _compared(version, refit, _digest(config, board, refit, *found, entries))
+    notes, trainer_file = found
+    digest = _digest(config, board, refit=refit, notes=notes, trainer_file=trainer_file, entries=entries)
+    return _compared(version, refit, digest)
 
 
 def _refit_of(config: LearnerConfig, pending: PendingRegistrations, version: DraftVersion) -> Mapping[str, Any] | None:
@@ -104,6 +106,7 @@ def _entries(buffer: TraceBuffer, refit: Mapping[str, Any]) -> dict[str, TraceEn
 def _digest(
     config: LearnerConfig,
     board: VersionBoard,
+    *,
     refit: Mapping[str, Any],
     notes: checkpoint.LearnerNotes,
     trainer_file: Path,
@@ -120,7 +123,12 @@ def _digest(
     trainer = trainer if plan == before else with_plan(trainer, plan)
     source = target_features(config, draft.config, device)
     entries = {entry.entry_id: entry for entry in with_features(entries.values(), source)[0]}
-    learn(trainer, blocks_of(_claimed(refit, entries)), [e.trace for e in _in_order(refit["replayed"], entries)], None)
+    learn(
+        trainer,
+        blocks_of(_claimed(refit, entries)),
+        replayed=[e.trace for e in _in_order(refit["replayed"], entries)],
+        judge=None,
+    )
     with TemporaryDirectory() as folder:
         return save_draft(trainer.draft, Path(folder))
 

@@ -17,7 +17,7 @@ from .wire.teacher_width import TeacherWidth
 CANARY_TURN_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingConfig:
     """One replica. Without a Redis URL nothing is captured and nothing is swapped."""
 

@@ -181,7 +181,8 @@ def _found(name: str) -> Any:
     """
     parts = name.split(".")
     for at in range(1, len(parts)):
-        module, inside = ".".join(parts[: at + 1]), ".".join(parts[at:])
+        module = ".".join(parts[: at + 1])
+        inside = ".".join(parts[at:])
         try:
             resolve_name(f"{module}:")
         except ModuleNotFoundError as fault:

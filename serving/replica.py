@@ -38,7 +38,7 @@ from .wire.counts import CaptureCounts
 from .wire.messages import POLL_S
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedParts:
     """What every rank hooks into SGLang, and must hook alike: with other draft steps they would wait for ever."""
 
@@ -50,7 +50,7 @@ class SharedParts:
     tokens: SglangTokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """What the entry rank has beside them: capture, which the plugin hooks into SGLang, and what runs beside it."""
 
@@ -80,7 +80,7 @@ def build_shared(settings: ServingConfig) -> SharedParts:
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
     target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)
-    return SharedParts(target, swap, pacing, clock, catch_up, SglangTokens())
+    return SharedParts(target=target, swap=swap, pacing=pacing, clock=clock, catch_up=catch_up, tokens=SglangTokens())
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts, identity: ServerIdentity) -> Replica:
@@ -99,7 +99,15 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
 
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
     turns = CanaryTurns(settings.canary_turn_s or 0.0)
-    swapper = Swapper(board, SwapClient(swap), settings.replica, wake_courier, turns, rollout, lambda: courier.replica)
+    swapper = Swapper(
+        board,
+        SwapClient(swap),
+        replica=settings.replica,
+        before_canary=wake_courier,
+        turns=turns,
+        rollout=rollout,
+        named=lambda: courier.replica,
+    )
     courier = CourierProcess(
         settings,
         identity.boot,
@@ -113,7 +121,9 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
     shared.catch_up.on_lost = capture.lose_batch
     rounds = EngineRounds(choice.is_captured)
-    replica = Replica(capture, shared, courier, swapper, rounds, identity)
+    replica = Replica(
+        capture=capture, shared=shared, courier=courier, swapper=swapper, rounds=rounds, identity=identity
+    )
     return replica
 
 

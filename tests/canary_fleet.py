@@ -43,7 +43,7 @@ class Fleet:
         return DraftMonitor(self.board, replica, RULES, self.limits, **more)
 
     def start_canary(self):
-        self.board.move(1, VersionState.CANARY, "l", "won the gate", "rep")
+        self.board.move(1, VersionState.CANARY, "l", "won the gate", replica="rep")
 
     def turn(self):
         self.now += READ_S

@@ -14,7 +14,7 @@ NO_LOGPROBS = np.zeros((0, 0), np.float16)
 
 
 def prefill(name, label="", kind="greedy", finish=""):
-    facts = RequestFacts("", KINDS[kind], VerdictRule.GREEDY, label)
+    facts = RequestFacts(tenant="", sampling=KINDS[kind], verdict_rule=VerdictRule.GREEDY, label=label)
     commit = Commit(0, (7,), finish)
     return RequestPrefill(name, 0, "0", facts, 0, np.arange(3), NO_ROWS, FeatureDtype.FLOAT32, commit)
 

@@ -7,7 +7,7 @@ from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
-FACTS = RequestFacts("tenant-a", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="tenant-a", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 DIM = 4
 STEPS = 3
 TOP_K = 2

@@ -190,7 +190,7 @@ def _waits(bench: Bench, url: str, swap: Callable[[], stalls.Window]) -> dict[st
     streams = min(4, max(bench.plan.tokens))
     first = answer_all(url, asks(prompts(bench, streams, "speed"), "speed", 64, capture=False), streams)
     tokens = min(round(bench.plan.swap_s * first.tokens_per_second / streams), 4800 if bench.has_gpu else 400)
-    plan = stalls.StallPlan(bench.plan.swaps, streams, tokens, act_after_s=0.5)
+    plan = stalls.StallPlan(repeats=bench.plan.swaps, streams=streams, max_tokens=tokens, act_after_s=0.5)
     waits: dict[str, list[float | None]] = {"before": [], "around": []}
     for repeat in range(plan.repeats):
         asked = prompts(bench, streams, f"swap {repeat}")

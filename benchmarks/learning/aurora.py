@@ -45,7 +45,9 @@ class AuroraTrainer:
         began_s = time.perf_counter()
         usable = [trace for trace in fresh if len(verdict_rows(trace))]
         replayable = [trace for trace in replay if len(verdict_rows(trace))]
-        batches = list(draw_batches(usable, replayable, self._plan.passes, self._recipe, self._random))
+        batches = list(
+            draw_batches(usable, replayable, passes=self._plan.passes, recipe=self._recipe, random=self._random)
+        )
         for traces in batches:
             self._optimiser.zero_grad()
             aurora_loss(self.draft, traces, self._plan.steps).backward()  # type: ignore[no-untyped-call]

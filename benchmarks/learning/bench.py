@@ -114,7 +114,7 @@ def parse() -> argparse.Namespace:
 def prepare(options: argparse.Namespace, programme: Programme, console: Console) -> Lab:
     """Make target, warm head, cold heads and traces; minutes the first time, seconds from then on."""
     with progress_bar("training the target (once)", console) as report:
-        lab = open_lab(options.data_dir, report, options.size, options.device)
+        lab = open_lab(options.data_dir, report, size=options.size, device=options.device)
     with progress_bar("training the warm head (once)", console) as report:
         ensure_warm_head(lab, report)
     for seed in range(max(stage.seeds for stage in programme.stages)):

@@ -19,7 +19,7 @@ GPU_TRAIN_S = 600.0
 TARGET_TRAIN_S = TrainPlan().seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
     """Models and folders of one target; holds paths alone, so that it can be sent to another process."""
 
@@ -59,7 +59,7 @@ class Lab:
 
 
 def open_lab(
-    data_dir: Path, report: Report = quiet, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
+    data_dir: Path, report: Report = quiet, *, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
 ) -> Lab:
     """Find the domains and train the target over them unless `data_dir` has it: minutes the first time.
 
@@ -70,7 +70,7 @@ def open_lab(
     architecture = SIZES[size].architecture
     target = ensure_target(data_dir, plan, domains, report, architecture=architecture, device=device)
     found = TargetModel(target.folder.absolute(), target.key, {}, target.steps)
-    return Lab(data_dir.absolute(), found, domains, size, device)
+    return Lab(data_dir=data_dir.absolute(), target=found, domains=domains, size=size, device=device)
 
 
 def _is_here(domain: str) -> bool:

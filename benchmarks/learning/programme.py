@@ -63,7 +63,7 @@ class Rate(StrEnum):
     NONE = "none"  # the initial draft, never trained
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One line of a table: what it changes of the product's plan and recipe."""
 
@@ -187,24 +187,26 @@ _PLAN = TrainingPlan()
 #: Every trace once, as Aurora's buffer is consumed.
 _ONCE = {"replay_share": 0.0}
 
-PRODUCT = Row("paceline: the product's default")
-UNTRAINED = Row("no training", rate=Rate.NONE)
+PRODUCT = Row(name="paceline: the product's default")
+UNTRAINED = Row(name="no training", rate=Rate.NONE)
 #: The published system: its released loss, one pass, a buffer that is consumed once.
-AURORA = Row("Aurora: its loss, consume-once", {"passes": 1}, _ONCE, Rate.TUNED, is_aurora=True)
+AURORA = Row(name="Aurora: its loss, consume-once", plan={"passes": 1}, recipe=_ONCE, rate=Rate.TUNED, is_aurora=True)
 #: Objective and system apart: Aurora's loss under the product's schedule, the product's under Aurora's.
 AURORA_AS_PRODUCT = Row(
-    f"Aurora's loss, {_PLAN.passes} passes, {RECIPE.replay_share:g} of a batch replayed",
+    name=f"Aurora's loss, {_PLAN.passes} passes, {RECIPE.replay_share:g} of a batch replayed",
     rate=Rate.TUNED,
     is_aurora=True,
 )
-DEFAULT_ONCE = Row("default objective, 1 pass, consume-once", {"passes": 1}, _ONCE)
-OBJECTIVES = tuple(Row(f"objective {name}", {"objective": name}) for name in Objective if name != _PLAN.objective)
-PASSES = tuple(Row(f"{passes} passes", {"passes": passes}) for passes in (1, 2, 8) if passes != _PLAN.passes)
-BATCHES = tuple(Row(f"batches of {traces} traces", recipe={"batch_traces": traces}) for traces in (1, 2, 8))
-CADENCES = tuple(Row(f"a round every {requests} requests", cadence=requests) for requests in (60, 180))
-WARM_RATES = tuple(Row(f"warm rate {rate:g}", recipe={"warm_learning_rate": rate}) for rate in (2e-4, 1e-3, 3e-3))
-NO_CONTEXT = Row("no rows of the context", {"context_weight": 0.0})
-NO_REPLAY = Row("no replay buffer", recipe=_ONCE)
+DEFAULT_ONCE = Row(name="default objective, 1 pass, consume-once", plan={"passes": 1}, recipe=_ONCE)
+OBJECTIVES = tuple(
+    Row(name=f"objective {name}", plan={"objective": name}) for name in Objective if name != _PLAN.objective
+)
+PASSES = tuple(Row(name=f"{passes} passes", plan={"passes": passes}) for passes in (1, 2, 8) if passes != _PLAN.passes)
+BATCHES = tuple(Row(name=f"batches of {traces} traces", recipe={"batch_traces": traces}) for traces in (1, 2, 8))
+CADENCES = tuple(Row(name=f"a round every {requests} requests", cadence=requests) for requests in (60, 180))
+WARM_RATES = tuple(Row(name=f"warm rate {rate:g}", recipe={"warm_learning_rate": rate}) for rate in (2e-4, 1e-3, 3e-3))
+NO_CONTEXT = Row(name="no rows of the context", plan={"context_weight": 0.0})
+NO_REPLAY = Row(name="no replay buffer", recipe=_ONCE)
 
 _GREEDY = Setting(0.0, 5)
 _SAMPLED = Setting(0.7, 5)

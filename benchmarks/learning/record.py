@@ -55,7 +55,7 @@ def main() -> None:
     with progress_bar("training the target (once)", console) as report:
         lab = open_lab(options.data_dir, report)
     for setting in options.settings:
-        record(lab, setting, options.per_domain, console, options.draft)
+        record(lab, setting, options.per_domain, console=console, draft=options.draft)
 
 
 def parse() -> argparse.Namespace:
@@ -82,10 +82,10 @@ def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Consol
     path = lab.trace_file(setting)
     card = read_card(path) if path.exists() else {}
     if card.get("per_domain", 0) < per_domain:
-        record(lab, setting, per_domain, console)
+        record(lab, setting, per_domain, console=console)
 
 
-def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft: str = "warm") -> None:
+def record(lab: Lab, setting: Setting, per_domain: int, *, console: Console, draft: str = "warm") -> None:
     """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file.
 
     Exits as `served_traces` does; an earlier file is left as it was then.
@@ -95,7 +95,7 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
     began_s = time.monotonic()
     with progress_bar(f"recording {setting.name}", console) as report:
         prompts = held_out_prompts(lab.target, per_domain * len(lab.domains), SEED, lab.domains)
-        traces = served_traces(lab, setting, head, prompts, report)
+        traces = served_traces(lab, setting, head, prompts=prompts, report=report)
     card = {
         "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
         "target": lab.target.key, "max_tokens": MAX_TOKENS,
@@ -108,7 +108,7 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
 
 
 def served_traces(
-    lab: Lab, setting: Setting, head: Path, prompts: Sequence[Prompt], report: Report
+    lab: Lab, setting: Setting, head: Path, *, prompts: Sequence[Prompt], report: Report
 ) -> list[DraftTrace]:
     """Start Redis and SGLang, send every prompt, and return one trace of each request, in the order of `prompts`.
 
@@ -147,9 +147,18 @@ def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployme
     env = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}
     flags = [*chain_flags(setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
     if lab.device == "cpu":
-        return cpu_server(local, lab.target, head, flags, env)
-    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(flags))
-    return server_service(serving, local, lab.target, head, local.folder / "sglang.log", quiet, env)
+        return cpu_server(local, lab.target, head, flags=flags, env=env)
+    serving = Serving(
+        device="cuda",
+        dtype="bfloat16",
+        max_running=CONCURRENCY,
+        attention_backend="triton",
+        sampling_backend="pytorch",
+        extra=tuple(flags),
+    )
+    return server_service(
+        serving, local, target=lab.target, draft=head, log=local.folder / "sglang.log", report=quiet, env=env
+    )
 
 
 def serve(server: MeasuredServer, setting: Setting, prompts: Sequence[Prompt], report: Report) -> None:

@@ -77,11 +77,18 @@ def taught(
     best = torch.log_softmax(out.logits.float(), -1).cpu().topk(TEACHERS)
     for row, tokens_T in enumerate(tokens_BT.cpu().numpy().astype(np.int32)):
         ids_TK = best.indices[row].numpy().astype(np.int32)
-        yield text_trace(f"text-{first + row}", tokens_T, features_BTD[row], ids_TK, best.values[row].numpy())
+        yield text_trace(
+            f"text-{first + row}",
+            tokens_T=tokens_T,
+            features_TD=features_BTD[row],
+            teacher_ids_TK=ids_TK,
+            teacher_logprobs_TK=best.values[row].numpy(),
+        )
 
 
 def text_trace(
     name: str,
+    *,
     tokens_T: np.ndarray,
     features_TD: np.ndarray,
     teacher_ids_TK: np.ndarray,

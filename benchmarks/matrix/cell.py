@@ -25,12 +25,13 @@ from ...rig.traffic import Served, send
 from ..measure.answers import flush_cache
 from ..measure.measured_server import BY, DraftWeights, MeasuredServer, under_new_ids, wait_until
 
-MAX_TOKENS, CONCURRENCY = 24, 4
+MAX_TOKENS = 24
+CONCURRENCY = 4
 #: Over the few requests of a row: enough for a draft to have tokens accepted when it is asked the same again.
 PASSES = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A running server, what it was started with, and what it is asked."""
 
@@ -109,7 +110,8 @@ def captured(served: Sequence[Served], traces: Sequence[DraftTrace], dropped: Ma
     wrong = wrong_requests(pairs)
     if wrong:
         return f"no: the traces of {wrong} of {len(served)} requests differ from the answers"
-    held, tokens = sum(trace.committed_len for trace in traces), sum(len(one.output_ids) for one in served)
+    held = sum(trace.committed_len for trace in traces)
+    tokens = sum(len(one.output_ids) for one in served)
     lost = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
     return f"in part: {held} of {tokens} tokens, each as answered; trace windows dropped: {lost or 'none'}"
 
@@ -154,7 +156,8 @@ def replayed(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> Replayed:
     drawn = [trace for trace in traces if trace.replay_exact and not why_not_estimated(trace)]
     logprobs = replay_logprobs(draft, drawn, max(steps, 1))
     estimates = [served_beside_expected(trace, logq) for trace, logq in zip(drawn, logprobs, strict=True)]
-    equal, compared = sum(equal for equal, _ in pairs), sum(compared for _, compared in pairs)
+    equal = sum(equal for equal, _ in pairs)
+    compared = sum(compared for _, compared in pairs)
     return Replayed(equal, compared, accepted, sum(estimates, EstimatedRounds()))
 
 
@@ -165,7 +168,8 @@ def judged(replay: Replayed, why_not: Callable[[], str]) -> str:
 
 def swapped(case: Case, draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> str:
     """Cell of the column `swap`: a draft trained on the traces is swapped in, and what it serves is replayed."""
-    server, learned = case.server, case.scratch / "learned"
+    server = case.server
+    learned = case.scratch / "learned"
     trainer = DraftTrainer(draft, TrainingPlan(passes=PASSES))
     trainer.fit(traces, [])
     save_draft(trainer.draft, learned)

@@ -28,7 +28,7 @@ FACTORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One server: a target, a draft of it, and SGLang's flags beside `--speculative-algorithm` and the draft's path."""
 
@@ -55,54 +55,59 @@ class Row:
 
 
 ROWS: Sequence[Row] = (
-    Row(PER_RELEASE, "a chain of three drafts, Llama"),
-    Row(PER_RELEASE, "the algorithm and the draft alone, Llama", ""),
-    Row(PER_RELEASE, "the algorithm and the draft alone, Qwen3", "", "Qwen3"),
-    Row(PER_RELEASE, "adaptive speculation alone, Llama", "--speculative-adaptive"),
+    Row(factor=PER_RELEASE, name="a chain of three drafts, Llama"),
+    Row(factor=PER_RELEASE, name="the algorithm and the draft alone, Llama", flags=""),
+    Row(factor=PER_RELEASE, name="the algorithm and the draft alone, Qwen3", flags="", family="Qwen3"),
+    Row(factor=PER_RELEASE, name="adaptive speculation alone, Llama", flags="--speculative-adaptive"),
     Row(
-        "flags",
-        "rejection sampling, at temperature 0.7",
-        f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
+        factor="flags",
+        name="rejection sampling, at temperature 0.7",
+        flags=f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
         temperature=0.7,
     ),
-    Row("flags", "no radix cache (the other rows have it)", f"{CHAIN_FLAGS} --disable-radix-cache"),
-    Row("flags", "mixed chunks", f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32"),
-    Row("flags", "one step, the rest left to SGLang", "--speculative-num-steps 1"),
+    Row(factor="flags", name="no radix cache (the other rows have it)", flags=f"{CHAIN_FLAGS} --disable-radix-cache"),
+    Row(factor="flags", name="mixed chunks", flags=f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32"),
+    Row(factor="flags", name="one step, the rest left to SGLang", flags="--speculative-num-steps 1"),
     Row(
-        "flags",
-        "one step, spelled out",
-        "--speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
+        factor="flags",
+        name="one step, spelled out",
+        flags="--speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
     ),
-    *(Row("draft", name, form=name) for name in ("safetensors in shards", "pytorch_model.bin", HUB_ID)),
+    *(Row(factor="draft", name=name, form=name) for name in ("safetensors in shards", "pytorch_model.bin", HUB_ID)),
     *(
-        Row("target", name, family=name)
+        Row(factor="target", name=name, family=name)
         for name in (
             LLAMA_3, "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
         )
     ),
-    Row("pair", "Llama 3, SGLang's own tree", "", LLAMA_3),
-    Row("pair", "Llama 3, two ranks", f"{CHAIN_FLAGS} --tp-size 2", LLAMA_3),
+    Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
+    Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(
-        "pair",
-        "Llama 3, a system prompt that is cached, prompts in chunks",
-        f"{CHAIN_FLAGS} --chunked-prefill-size 32",
-        LLAMA_3,
+        factor="pair",
+        name="Llama 3, a system prompt that is cached, prompts in chunks",
+        flags=f"{CHAIN_FLAGS} --chunked-prefill-size 32",
+        family=LLAMA_3,
         has_system_prompt=True,
     ),
-    Row("pair", "Llama 3, mixed chunks", f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32", LLAMA_3),
     Row(
-        "pair",
-        "Llama 3, rejection sampling at temperature 0.7, a draft of half the vocabulary",
-        f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
-        LLAMA_3,
+        factor="pair",
+        name="Llama 3, mixed chunks",
+        flags=f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32",
+        family=LLAMA_3,
+    ),
+    Row(
+        factor="pair",
+        name="Llama 3, rejection sampling at temperature 0.7, a draft of half the vocabulary",
+        flags=f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
+        family=LLAMA_3,
         head=HALF_VOCABULARY,
         temperature=0.7,
     ),
-    Row("pair", "Qwen3, temperature 0.6", family="Qwen3", temperature=0.6),
-    Row("pair", "Qwen3, adaptive speculation", "--speculative-adaptive", "Qwen3"),
-    Row("pair", "Qwen3, an EAGLE-3.1 draft from the Hub", family="Qwen3", form=HUB_ID, head=EAGLE_3_1),
-    Row("pair", "Qwen3 MoE, a draft of half the vocabulary", family="Qwen3 MoE", head=HALF_VOCABULARY),
-    Row("pair", "Mistral, no radix cache", f"{CHAIN_FLAGS} --disable-radix-cache", "Mistral"),
+    Row(factor="pair", name="Qwen3, temperature 0.6", family="Qwen3", temperature=0.6),
+    Row(factor="pair", name="Qwen3, adaptive speculation", flags="--speculative-adaptive", family="Qwen3"),
+    Row(factor="pair", name="Qwen3, an EAGLE-3.1 draft from the Hub", family="Qwen3", form=HUB_ID, head=EAGLE_3_1),
+    Row(factor="pair", name="Qwen3 MoE, a draft of half the vocabulary", family="Qwen3 MoE", head=HALF_VOCABULARY),
+    Row(factor="pair", name="Mistral, no radix cache", flags=f"{CHAIN_FLAGS} --disable-radix-cache", family="Mistral"),
 )  # fmt: skip
 
 

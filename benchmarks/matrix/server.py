@@ -23,7 +23,7 @@ REPLICA = "compatibility-0"
 _NO_REPLAY = re.compile(r"paceline: (.+); a learned draft goes live after a canary")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """How one row's server is started: SGLang's flags, its settings, its speculator, and where its log is."""
 
@@ -38,7 +38,7 @@ class Start:
         return replace(self, env={**self.env, **more})
 
 
-def start_of(row: Row, number: int, target: Path, draft: str, redis_url: str, log: Path) -> Start:
+def start_of(row: Row, number: int, *, target: Path, draft: str, redis_url: str, log: Path) -> Start:
     """How to start the server of `row`, the `number`-th on this Redis, with `draft` as SGLang is to name it."""
     flags = [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--context-length", "1024",
@@ -53,7 +53,7 @@ def start_of(row: Row, number: int, target: Path, draft: str, redis_url: str, lo
         "PACELINE_TARGET": row.family,
         "OMP_NUM_THREADS": "1",
     }
-    return Start(flags, env, speculator, redis_url, log)
+    return Start(flags=flags, env=env, speculator=speculator, redis_url=redis_url, log=log)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from .measured_server import under_new_ids, wait_until
 PATIENCE_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request. `stop_tokens` end it early, else it yields `max_tokens` tokens."""
 
@@ -72,7 +72,7 @@ class Answers:
 
 def asks(prompts: Sequence[Prompt], label: str, max_tokens: int, *, capture: bool = True) -> list[Ask]:
     """One request per prompt, under new ids that begin with `label`."""
-    return [Ask(prompt, max_tokens, capture=capture) for prompt in under_new_ids(prompts, label)]
+    return [Ask(prompt=prompt, max_tokens=max_tokens, capture=capture) for prompt in under_new_ids(prompts, label)]
 
 
 def answer_all(url: str, asked: Sequence[Ask], concurrency: int) -> Answers:

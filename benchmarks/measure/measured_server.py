@@ -51,7 +51,17 @@ class MeasuredServer:
     def register(self, weights: DraftWeights, name: str) -> int:
         """Put a draft on the board; return its number."""
         number = self.board.next_number()
-        row = DraftVersion(number, None, "t", "0", "eagle3", weights.uri, weights.digest, "none", ("", ""))
+        row = DraftVersion(
+            number=number,
+            parent=None,
+            target="t",
+            target_version="0",
+            drafter="eagle3",
+            weights_uri=weights.uri,
+            sha256=weights.digest,
+            objective="none",
+            trained_on=("", ""),
+        )
         self.board.register(row, BY, name)
         return number
 

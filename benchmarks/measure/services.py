@@ -24,6 +24,7 @@ def cpu_server(
     local: LocalDeployment,
     target: TargetModel,
     draft: Path,
+    *,
     flags: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> Service:

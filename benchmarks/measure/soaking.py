@@ -27,7 +27,7 @@ PATIENCE_S = 60.0  # for the next swap to be reported
 AHEAD = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoakPlan:
     """How hard and how long."""
 
@@ -63,7 +63,7 @@ class Sample:
     courier: Vitals
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Soak:
     """Everything that was recorded."""
 
@@ -98,6 +98,7 @@ class Soak:
 
 def soak(
     server: MeasuredServer,
+    *,
     server_pid: int,
     drafts: Sequence[Path],
     prompts: Sequence[Prompt],
@@ -105,13 +106,13 @@ def soak(
     report: Report,
 ) -> Soak:
     """Blocks until `plan.swaps` swaps are done; exits when the server stops swapping or its traces do not add up."""
-    seen = Soak(plan)
+    seen = Soak(plan=plan)
     over = threading.Event()
     traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()
     try:
         over.wait(WARM_UP_S)
-        swap_all(server, server_pid, drafts, seen, report)
+        swap_all(server, server_pid, drafts, seen=seen, report=report)
     finally:
         over.set()
         traffic.join()
@@ -121,7 +122,7 @@ def soak(
 
 
 def stream(
-    server: MeasuredServer, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event
+    server: MeasuredServer, prompts: Sequence[Prompt], *, plan: SoakPlan, seen: Soak, over: threading.Event
 ) -> None:
     """Send requests, `plan.concurrency` at a time, until `over` is set."""
 
@@ -142,7 +143,7 @@ def stream(
     asyncio.run(sending)
 
 
-def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
+def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], *, seen: Soak, report: Report) -> None:
     """Make versions live, at least `plan.gap_ms` apart, until enough of them were swapped in."""
     scheduler = child_named(server_pid, "sglang::scheduler")
     courier = child_named(server_pid, "paceline.serving.courier")

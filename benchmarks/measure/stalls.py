@@ -31,7 +31,7 @@ NOTHING_S = 0.15
 Window = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StallPlan:
     """How long requests stream, how many, and when the swap comes."""
 
@@ -50,7 +50,7 @@ class Way:
     act: Callable[[], Window]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
     """Longest waits, milliseconds, by way; `void` counts repeats in which no request streamed through the swap."""
 
@@ -64,6 +64,7 @@ class Stalls:
 
 def measure_stalls(
     server: MeasuredServer,
+    *,
     stock_url: str,
     drafts: Sequence[Path],
     prompts: Sequence[Prompt],

@@ -24,7 +24,7 @@ ARMS = ("zero-update", "adapted once", "following", "newest")
 _KEPT = "arms.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepArms:
     """One step: where the target was, and the accepted drafts per verify round of every arm."""
 
@@ -69,8 +69,18 @@ def replayed(run: RecordedRun, target: Path) -> list[StepArms]:
         tokens = sum(trace.committed_len for trace in traces)
         accepted = {arm: tally.accepted for arm, tally in by_arm.items()}
         rounds = {arm: tally.rounds for arm, tally in by_arm.items()}
-        moved = notes[step]["kl"], notes[step]["entropy"]
-        found.append(StepArms(step, *moved, tokens, accepted, rounds, odds.get(step), shared))
+        found.append(
+            StepArms(
+                step=step,
+                kl=notes[step]["kl"],
+                entropy=notes[step]["entropy"],
+                tokens=tokens,
+                accepted=accepted,
+                rounds=rounds,
+                odds=odds.get(step),
+                shared=shared,
+            )
+        )
     return found
 
 

@@ -20,7 +20,7 @@ _TARGETS = "targets"
 _SHOWN_LINES = 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """What is asked of one run."""
 

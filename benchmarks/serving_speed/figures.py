@@ -37,7 +37,7 @@ def recovered_chunks(run: Run) -> set[int]:
     return {n for numbers in by_domain.values() for n in numbers[len(numbers) // 2 :]}
 
 
-def speed(runs: Sequence[Run], arm: str, over: str, concurrency: int, phase: str) -> Ratio | None:
+def speed(runs: Sequence[Run], arm: str, over: str, *, concurrency: int, phase: str) -> Ratio | None:
     """Tokens per second of one arm over another's, block by block; None without a block that both answered."""
     blocks = [b for run in runs for b in in_phase(run, phase) if b.concurrency == concurrency and has(b, arm, over)]
     if not blocks:
@@ -78,7 +78,7 @@ def differing(runs: Sequence[Run]) -> tuple[list[str], int]:
     return found, sum(len(turn.answers) for run in runs for b in run.blocks for turn in b.turns if turn.arm != PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
     """When the time that drafts saved first exceeded what the learner had spent, for good."""
 
@@ -116,11 +116,11 @@ def break_even(run: Run, concurrency: int) -> BreakEven:
     at = int(short[-1]) + 1 if len(short) else 0
     is_reached = at < len(chunks)
     return BreakEven(
-        int(requests_N[: at + 1].sum()) if is_reached else None,
-        float(took_N[: at + 1].sum()) if is_reached else None,
-        float((static_N - took_N).sum()),
-        float(spent_N.sum()),
-        None if is_reached else _extrapolated(run, chunks, requests_N, static_N - took_N - spent_N),
+        requests=int(requests_N[: at + 1].sum()) if is_reached else None,
+        seconds=float(took_N[: at + 1].sum()) if is_reached else None,
+        saved_s=float((static_N - took_N).sum()),
+        spent_s=float(spent_N.sum()),
+        expected_requests=None if is_reached else _extrapolated(run, chunks, requests_N, static_N - took_N - spent_N),
     )
 
 

@@ -83,7 +83,7 @@ class Loop:
         self._noted_s = self._busy_s
         # A learner that was stopped within a phase has the time until it went on charged to it.
         learner_s = None if held_s is None else min(spent_s, held_s)
-        return Hold(chunk, held_s, learner_s, self._rounds, pacing)
+        return Hold(chunk=chunk, seconds=held_s, learner_seconds=learner_s, rounds=self._rounds, pacing=pacing)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -122,7 +122,7 @@ def redis_for(local: LocalDeployment) -> Iterator[None]:
 
 @contextmanager
 def running_loop(
-    arms: Sequence[Arm], arm: Arm, target: TargetModel, local: LocalDeployment, chunk_requests: int
+    arms: Sequence[Arm], arm: Arm, *, target: TargetModel, local: LocalDeployment, chunk_requests: int
 ) -> Iterator[Loop]:
     """Start the learner of `arm` and stop it at the end; Redis and the servers run already.
 

@@ -58,7 +58,7 @@ def ensure_offline_draft(
     if not folder.exists():
         disable_progress_bar()  # it would be drawn across our own progress bar
         draft = load_draft(ensure_untrained_draft(target), load_target_embedding(target.folder))
-        trainer = DraftTrainer(draft, TrainingPlan(plan.steps, 1, Objective.SOFT, _SEED))
+        trainer = DraftTrainer(draft, TrainingPlan(steps=plan.steps, passes=1, objective=Objective.SOFT, seed=_SEED))
         model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=torch.float32).eval()
         for done, traces in _batches(model, _prompts(target, domains, plan.prompts), plan):
             fit = trainer.fit(traces, [])

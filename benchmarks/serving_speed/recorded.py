@@ -20,7 +20,7 @@ BLOCKS = "blocks"
 HOLDS = "holds"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """What a run was made under. Runs are drawn into one table where all but `seed` and `stream` are equal."""
 
@@ -37,7 +37,7 @@ class Conditions:
     machine: Mapping[str, str | int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """The same prompts at one concurrency, asked of every arm."""
 
@@ -52,7 +52,7 @@ class Block:
         return next(turn for turn in self.turns if turn.arm == arm)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """What happened between a chunk and the next one."""
 

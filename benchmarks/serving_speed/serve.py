@@ -29,7 +29,7 @@ SAME_CORES = "same-cores"
 WARM_UP_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What a run serves, and where it is kept."""
 
@@ -80,20 +80,22 @@ def _serve(job: Job, left: Sequence[Chunk], answered: set[tuple[int, int]], repo
         stack.enter_context(redis_for(local))
         servers = stack.enter_context(running_arms(job.arms, job.target, local))
         size = left[0].requests
-        loop = stack.enter_context(running_loop(job.arms, paceline, job.target, local, size))
+        loop = stack.enter_context(
+            running_loop(job.arms, paceline, target=job.target, local=local, chunk_requests=size)
+        )
         _warm_up(servers, left[0], loop)
         for chunk in left:
             for concurrency in chunk.blocks:
                 if (chunk.number, concurrency) not in answered:
                     report(chunk.number / len(job.chunks), f"{chunk.domain}, concurrency {concurrency}")
-                    save_block(job.folder, _asked(job, servers, loop, chunk, concurrency))
+                    save_block(job.folder, _asked(job, servers, loop, chunk=chunk, concurrency=concurrency))
             report(chunk.number / len(job.chunks), "the learner's turn")
             is_held = job.conditions.mode == ELSEWHERE
             save_hold(job.folder, loop.catch_up(chunk.number) if is_held else loop.noted(chunk.number))
     report(1.0, "served")
 
 
-def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, chunk: Chunk, concurrency: int) -> Block:
+def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, *, chunk: Chunk, concurrency: int) -> Block:
     """One block answered by every arm, in a random order."""
     ask = partial(
         take_turn,
@@ -106,7 +108,7 @@ def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, chunk: Chunk, co
     live = loop.live
     is_beside = job.conditions.mode == SAME_CORES
     turns = take_turns(servers, ask, draw, loop.beside) if is_beside else take_turns(servers, ask, draw)
-    return Block(chunk.number, chunk.domain, concurrency, tuple(turns), live)
+    return Block(chunk=chunk.number, domain=chunk.domain, concurrency=concurrency, turns=tuple(turns), live=live)
 
 
 def _warm_up(servers: dict[str, ArmServer], chunk: Chunk, loop: Loop) -> None:

@@ -54,12 +54,18 @@ def _heading(command: str, runs: Sequence[Run]) -> str:
 
 def _speeds(runs: Sequence[Run], phase: str) -> str:
     arms = [arm for arm in runs[0].conditions.arms if arm != PLAIN]
-    rows = [[arm, MEANING[arm], *(_ratio(runs, arm, PLAIN, c, phase) for c in _concurrencies(runs))] for arm in arms]
+    rows = [
+        [arm, MEANING[arm], *(_ratio(runs, arm, PLAIN, concurrency=c, phase=phase) for c in _concurrencies(runs))]
+        for arm in arms
+    ]
     return f"{phase}:\n\n{_table(['arm', 'what it is', *_at(runs)], rows)}"
 
 
 def _over_static(runs: Sequence[Run]) -> str:
-    rows = [[phase, *(_ratio(runs, PACELINE, STATIC, c, phase) for c in _concurrencies(runs))] for phase in PHASES]
+    rows = [
+        [phase, *(_ratio(runs, PACELINE, STATIC, concurrency=c, phase=phase) for c in _concurrencies(runs))]
+        for phase in PHASES
+    ]
     return _table(["phase", *_at(runs)], rows)
 
 
@@ -98,8 +104,8 @@ def _break_even(runs: Sequence[Run]) -> str:
     return _table(heads, rows)
 
 
-def _ratio(runs: Sequence[Run], arm: str, over: str, concurrency: int, phase: str) -> str:
-    found = speed(runs, arm, over, concurrency, phase)
+def _ratio(runs: Sequence[Run], arm: str, over: str, *, concurrency: int, phase: str) -> str:
+    found = speed(runs, arm, over, concurrency=concurrency, phase=phase)
     if found is None:
         return UNKNOWN
     low, high = found.interval

@@ -49,7 +49,7 @@ class ProcessorTime:
         return ProcessorTime(*(after - earlier for after, earlier in pairs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
     """What runs: capture as it sits in SGLang's scheduler, and the processes it leads to."""
 
@@ -121,10 +121,17 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
     with redis_service(folder, port) as service, connect(f"redis://127.0.0.1:{port}/0", timeout_s=60.0) as client:
         buffer = BufferConfig(max_bytes=BUFFER_BYTES)
         given = {"replica": REPLICA, "target": TARGET, "target_version": TARGET_VERSION, **changes}
-        settings = ServingConfig(f"redis://127.0.0.1:{port}/0", buffer, **given)
+        settings = ServingConfig(redis_url=f"redis://127.0.0.1:{port}/0", buffer=buffer, **given)
         breaker = Breaker()
         courier = CourierProcess(settings, "bench", breaker, dict, lambda: False)
-        found = Deployed(settings, _capture(settings, courier, breaker), courier, breaker, client, service.pid)
+        found = Deployed(
+            settings=settings,
+            capture=_capture(settings, courier, breaker),
+            courier=courier,
+            breaker=breaker,
+            client=client,
+            redis_pid=service.pid,
+        )
         courier.start()
         try:
             _wait(lambda: bool(found.counts()), "the courier's first heartbeat", found.counts)

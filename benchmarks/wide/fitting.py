@@ -27,7 +27,7 @@ SEED = 0
 CONTEXT = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
     """Tokens per second of processor time, the medians, and the shares of paired rounds."""
 
@@ -53,7 +53,7 @@ class _Recorder(DraftTrainer):
         return super()._score(traces)
 
 
-def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds: int) -> Fitting:
+def against_bare(hidden: int, vocabulary: int, *, traces: int, tokens: int, rounds: int) -> Fitting:
     """Fit `traces` traces of `tokens` tokens, and do its steps bare; exits when both do not find the same losses."""
     fresh = random_traces(hidden, vocabulary, traces, tokens)
     draft = random_draft(hidden, vocabulary)
@@ -77,7 +77,13 @@ def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds:
 
     seconds = in_rounds({"fit": fit_s, "bare": bare_s}, rounds, SEED)
     own, bare = (sorted(seconds[name])[rounds // 2] for name in ("fit", "bare"))
-    return Fitting(hidden, trained, ratio(seconds["bare"], seconds["fit"]), trained / own, trained / bare)
+    return Fitting(
+        hidden=hidden,
+        tokens=trained,
+        share=ratio(seconds["bare"], seconds["fit"]),
+        tokens_per_s=trained / own,
+        bare_tokens_per_s=trained / bare,
+    )
 
 
 def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, report: FitReport) -> list[float]:
@@ -90,7 +96,9 @@ def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, 
     for step, batch in enumerate(batches, 1):
         optimiser.zero_grad()
         with torch.autocast(draft.device.type, torch.bfloat16, enabled=low_precision):
-            scores = score_batch(draft, batch, plan.steps, weighting, spec, context_weight=report.context_weight)
+            scores = score_batch(
+                draft, batch, steps=plan.steps, weighting=weighting, spec=spec, context_weight=report.context_weight
+            )
         loss = scores.loss
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(draft.parameters(), GRAD_CLIP)
@@ -108,10 +116,10 @@ def check_same(losses: Sequence[float], bare: Sequence[float]) -> None:
 def random_traces(hidden: int, vocabulary: int, traces: int, tokens: int) -> list[DraftTrace]:
     """Greedy traces without a rejection, three drafts a round, with random bfloat16 features of three layers."""
     random = np.random.default_rng(SEED)
-    return [_trace(number, random, hidden * 3, vocabulary, tokens) for number in range(traces)]
+    return [_trace(number, random, width=hidden * 3, vocabulary=vocabulary, tokens=tokens) for number in range(traces)]
 
 
-def _trace(number: int, random: np.random.Generator, width: int, vocabulary: int, tokens: int) -> DraftTrace:
+def _trace(number: int, random: np.random.Generator, *, width: int, vocabulary: int, tokens: int) -> DraftTrace:
     ids = random.integers(vocabulary, size=tokens, dtype=np.int32)
     starts = np.arange(CONTEXT - 1, tokens - 4, 4, dtype=np.int32)
     drafted = ids[starts[:, None] + 1 + np.arange(3)]

@@ -13,7 +13,7 @@ from .traffic import ActedScheduler, Load
 SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
     """Of one width: microseconds per forward of the scheduler's thread, the median of all rounds."""
 
@@ -42,11 +42,11 @@ def by_width(folder: Path, load: Load, hiddens: Sequence[int], rounds: int) -> l
     narrowest = figures[str(widths[0])]
     return [
         HandOver(
-            hidden,
-            statistics.fmean(runs[str(hidden)].forward_bytes),
-            statistics.median(runs[str(hidden)].hooks_us),
-            statistics.median(figures[str(hidden)]),
-            ratio(figures[str(hidden)], narrowest),
+            hidden=hidden,
+            forward_bytes=statistics.fmean(runs[str(hidden)].forward_bytes),
+            hooks_us=statistics.median(runs[str(hidden)].hooks_us),
+            hand_over_us=statistics.median(figures[str(hidden)]),
+            over_narrowest=ratio(figures[str(hidden)], narrowest),
         )
         for hidden in widths
     ]

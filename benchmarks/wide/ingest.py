@@ -23,7 +23,7 @@ BARE = "bare"
 TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
     """Of one size of payloads: megabytes per second, the medians, and rounds paired."""
 
@@ -39,7 +39,7 @@ class Ingest:
         return f"| {self.payload_bytes:,} | {self.depth} | {speeds} | {self.share.text()} |"
 
 
-def against_bare(folder: Path, payload_bytes: int, depth: int, trips: int, rounds: int) -> Ingest:
+def against_bare(folder: Path, *, payload_bytes: int, depth: int, trips: int, rounds: int) -> Ingest:
     """Append `depth` payloads per round trip, `trips` of them a round; both ways on one Redis, emptied in between."""
     payloads = [random.Random(f"{SEED} {number}").randbytes(payload_bytes) for number in range(depth)]
     port = free_port()
@@ -54,7 +54,13 @@ def against_bare(folder: Path, payload_bytes: int, depth: int, trips: int, round
         seconds = in_rounds(ways, rounds, SEED)
     size_mb = payload_bytes * depth * trips / 1e6
     own, bare = (sorted(seconds[name])[rounds // 2] for name in ("paceline", BARE))
-    return Ingest(payload_bytes, depth, ratio(seconds[BARE], seconds["paceline"]), size_mb / own, size_mb / bare)
+    return Ingest(
+        payload_bytes=payload_bytes,
+        depth=depth,
+        share=ratio(seconds[BARE], seconds["paceline"]),
+        mb_per_s=size_mb / own,
+        bare_mb_per_s=size_mb / bare,
+    )
 
 
 def _append(buffer: RedisTraceBuffer, payloads: Sequence[bytes]) -> object:

@@ -16,7 +16,7 @@ from ...serving.swap.staging import read_layout, stage
 from .fitting import random_draft
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
     """Medians of some repeats, in seconds."""
 
@@ -62,8 +62,15 @@ def staged(folder: Path, hidden: int, vocabulary: int, repeats: int) -> StagedFi
             there.copy_(tensor)
         copy_s.append(time.perf_counter() - began_s)
         tensor_bytes = sum(tensor.nbytes for tensor in live)
-    medians = map(statistics.median, (digest_s, stage_s, busy_s, copy_s))
-    return StagedFile(hidden, file.stat().st_size, tensor_bytes, *medians)
+    return StagedFile(
+        hidden=hidden,
+        file_bytes=file.stat().st_size,
+        tensor_bytes=tensor_bytes,
+        digest_s=statistics.median(digest_s),
+        stage_s=statistics.median(stage_s),
+        busy_s=statistics.median(busy_s),
+        copy_s=statistics.median(copy_s),
+    )
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Station:
         return f"| {self.name} | {self.size_bytes / tokens:,.0f} | {1e6 * each_s:.2f} | {most} |"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """What a learner got: totals over all claims."""
 
@@ -43,7 +43,7 @@ class Claimed:
     encode_s: float  # the same traces encoded again
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Journey:
     """One run over all stations."""
 
@@ -97,7 +97,15 @@ def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
     cpu = delivered.since(before)
     claim_cpu = there.spent().since(delivered)
     peak_bytes = there.courier_peak_bytes()
-    return Journey(spent, line_bytes, cpu, claim_cpu, since(counts, counted), claimed, peak_bytes)
+    return Journey(
+        spent=spent,
+        line_bytes=line_bytes,
+        cpu=cpu,
+        claim_cpu=claim_cpu,
+        counts=since(counts, counted),
+        claimed=claimed,
+        courier_peak_bytes=peak_bytes,
+    )
 
 
 def since(counts: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +134,14 @@ def claim_all(there: Deployed, load: Load) -> Claimed:
         sorted_entries = sort_entries(entries, intake, ())
         cpu_s += time.process_time() - began_s
         if not entries:
-            return Claimed(tokens, outcomes, array_bytes, payload_bytes, cpu_s, encode_s)
+            return Claimed(
+                tokens=tokens,
+                outcomes=outcomes,
+                array_bytes=array_bytes,
+                payload_bytes=payload_bytes,
+                cpu_s=cpu_s,
+                encode_s=encode_s,
+            )
         tokens += sum(len(entry.trace.tokens) for entry in entries)
         array_bytes += sum(entry.trace.features.nbytes for entry in entries)
         for outcome, found in sorted_entries.items():

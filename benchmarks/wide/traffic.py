@@ -20,7 +20,7 @@ VOCABULARY = 256
 FINISH = "length"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What is streamed. Every request generates between half and one and a half times `output_tokens`."""
 
@@ -50,7 +50,7 @@ class Load:
         return max(self.at_once * (self.draft_steps + 1), self.chunk_tokens) * self.row_bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Spent:
     """What the scheduler's thread did: seconds of its own processor time."""
 

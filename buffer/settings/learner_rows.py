@@ -33,22 +33,24 @@ LEARNER_ROWS: Final = (
         "drift",
         "Which learning rounds train: as traffic drifts, all, or none. Traces not trained on are kept for replay.",
     ),
-    Setting("REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft before a rest.", "rounds"),
+    Setting(
+        "REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft before a rest.", unit="rounds"
+    ),
     Setting(
         "REST_AFTER_REQUESTS",
         Remembered,
         200,
         "Requests since the last better draft before a rest, however many learning rounds they make.",
-        "requests",
+        unit="requests",
     ),
-    Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", "s"),
-    Setting("TRACE_TTL_S", Seconds, 0.0, "Age at which a trace is no longer learned from; 0: it always is.", "s"),
+    Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", unit="s"),
+    Setting("TRACE_TTL_S", Seconds, 0.0, "Age at which a trace is no longer learned from; 0: it always is.", unit="s"),
     Setting(
         "TARGET_MAX_AGE",
         Whole,
         None,
         "How many earlier target versions are trained on; the traces of each count half of those of the next.",
-        "versions",
+        unit="versions",
         unset="2 where the learner follows the target, else 0",
     ),
     Setting(
@@ -63,17 +65,17 @@ LEARNER_ROWS: Final = (
         Count,
         40,
         "Fewer leave a learning round idle, unless they fill half of the buffer or have waited PACELINE_MAX_WAIT_S.",
-        "traces",
+        unit="traces",
     ),
     Setting(
         "MAX_WAIT_S",
         Seconds,
         600.0,
         "A learning round starts, with however few traces, once the oldest pending one has waited so long; 0: never.",
-        "s",
+        unit="s",
     ),
-    Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
-    Setting("PASSES", Count, 4, "Training passes over every new trace, at most.", "passes"),
+    Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", unit="traces"),
+    Setting("PASSES", Count, 4, "Training passes over every new trace, at most.", unit="passes"),
     Setting(
         "TRAINING_SHARE",
         Portion,
@@ -101,7 +103,7 @@ LEARNER_ROWS: Final = (
         Count,
         None,
         "Draft steps the learner trains; changing them restarts the optimiser.",
-        "steps",
+        unit="steps",
         unset="as many as the widest trace has",
     ),
     Setting(
@@ -109,7 +111,7 @@ LEARNER_ROWS: Final = (
         Count,
         8192,
         "Tokens of a batch that go through the learner's device at once, padding included: what its memory must hold.",
-        "tokens",
+        unit="tokens",
     ),
     Setting(
         "OBJECTIVE",
@@ -124,7 +126,7 @@ LEARNER_ROWS: Final = (
         0,
         "Tokens that go through the target at once to recompute the hidden states of traces that hold none, e.g. 8192; "
         "0: such traces are refused. The device must hold the target too (docs/operations.md).",
-        "tokens",
+        unit="tokens",
     ),
     Setting(
         "TARGET_PATH_VERSION",
@@ -133,21 +135,23 @@ LEARNER_ROWS: Final = (
         "Version of the weights in PACELINE_TARGET_PATH: the one whose hidden states can be recomputed.",
         unset="PACELINE_TARGET_VERSION where that names one, else 0",
     ),
-    Setting("ROUND_INTERVAL_S", Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
-    Setting("ROUND_LEASE_S", Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
+    Setting("ROUND_INTERVAL_S", Interval, 30.0, "Time between the starts of two learning rounds.", unit="s"),
+    Setting(
+        "ROUND_LEASE_S", Interval, 60.0, "A learner that is killed frees its speculator after this time.", unit="s"
+    ),
     Setting(
         "CANARY_LIMIT_S",
         Seconds,
         1800.0,
         "An undecided canary is rolled back after this time; 0: no canaries, versions go live at once.",
-        "s",
+        unit="s",
     ),
     Setting(
         "KEPT_VERSIONS",
         Count,
         8,
         "Newest versions whose weights stay on disk, besides the live one and the one before it.",
-        "versions",
+        unit="versions",
     ),
     Setting(
         "KEPT_CHECKPOINTS",
@@ -155,6 +159,6 @@ LEARNER_ROWS: Final = (
         1,
         "Checkpoints kept beside the newest: as many of the newest drafts `paceline reproduce` can fit again. Each has "
         "three times the size of a float32 draft.",
-        "checkpoints",
+        unit="checkpoints",
     ),
 )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ class Setting:
     kind: Any
     default: Any  # None or "" when there is none; `unset` says what holds then
     sentence: str
+    _: KW_ONLY
     unit: str = ""
     unset: str = ""
     mask: Callable[[str], str] | None = None  # how a secret is shown

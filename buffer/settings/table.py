@@ -49,20 +49,20 @@ _BUFFER = (
     Setting(
         "CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts joined into one safetensors file (docs/operations.md)."
     ),
-    Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
+    Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", unit="bytes"),
     Setting(
         "BUFFER_MAX_AGE_S",
         Annotated[float, Meta(ge=0.001)],
         86_400.0,
         "Age at which traces, which hold user content, are removed from Redis, acked or not.",
-        "s",
+        unit="s",
     ),
     Setting(
         "BUFFER_CLAIM_IDLE_MS",
         Whole,
         600_000,
         "A trace that was claimed this long ago and never acked is given to the next claim.",
-        "ms",
+        unit="ms",
     ),
 )
 
@@ -98,35 +98,35 @@ _SERVING = (
         Whole,
         4,
         "The target's most likely tokens kept at every verified position of a sampled request; 0 keeps none.",
-        "tokens",
+        unit="tokens",
     ),
     Setting(
         "CAPTURE_MEMORY_BYTES",
         Annotated[int, Meta(ge=2)],
         512 << 20,
         "Memory for capture: half for the queue to the courier, half for traces that wait while Redis is away.",
-        "bytes",
+        unit="bytes",
     ),
     Setting(
         "TRACE_TOKENS",
         Annotated[int, Meta(ge=16)],
         2048,
         "A longer request is split into traces of this length, each with a quarter of it as context.",
-        "tokens",
+        unit="tokens",
     ),
     Setting(
         "CANARY_REQUESTS",
         Annotated[int, Meta(ge=30)],
         400,
         "A canary on this server is decided after so many requests at the latest.",
-        "requests",
+        unit="requests",
     ),
     Setting(
         "CANARY_TURN_S",
         Seconds,
         None,
         "On a single server, canary and live version take turns of this length; 0: no canary on a single server.",
-        "s",
+        unit="s",
         unset="30 where replay cannot judge a draft, else 0",
     ),
     Setting(
@@ -134,7 +134,7 @@ _SERVING = (
         Seconds,
         5.0,
         "A server takes a new live version this long after the one whose name comes before its own; 0: all at once.",
-        "s",
+        unit="s",
     ),
     Setting(
         "PACING",
@@ -155,7 +155,7 @@ _SERVING = (
         None,
         "Hidden states kept while nothing is drafted, from which the draft's cache is caught up; 0: the draft runs at "
         "every step.",
-        "bytes",
+        unit="bytes",
         unset="67108864 on a CPU server with one rank and without overlap schedule, else 0",
     ),
     Setting(

@@ -55,15 +55,19 @@ class MemoryVersionBoard:
         return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
-        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, *, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
-        return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
+        return self._write(
+            lambda board, at: move_events(
+                board, at, number=number, state=state, by=by, why=why, replica=replica, was=was
+            )
+        )[0]
 
     def roll_back(
-        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, *, to: int | None = None
     ) -> BoardState:
         with self._lock:
-            self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
+            self._write(lambda board, at: rollback_events(board, at, by=by, why=why, number=number, was=was, to=to))
             return self.read()
 
     def read(self) -> BoardState:
@@ -116,7 +120,8 @@ class MemoryVersionBoard:
                 self._remember(member, boot, entry)
 
     def _remember(self, member: str, boot: str, entry: bytes) -> None:
-        rows, now = self._histories.get(member, []), self._clock()
+        rows = self._histories.get(member, [])
+        now = self._clock()
         newest = rows[-1][0] if rows else None
         if newest is not None and newest // HISTORY_EVERY_S == now // HISTORY_EVERY_S:
             return
@@ -129,7 +134,8 @@ class MemoryVersionBoard:
 
     def members(self) -> Mapping[str, MemberSeen]:
         with self._lock:
-            beating, now = self.heartbeats(), self._clock()
+            beating = self.heartbeats()
+            now = self._clock()
             return {
                 member: member_seen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
                 for member, (seen_at, raw) in sorted(self._last_statuses.items())

@@ -52,7 +52,7 @@ class MemoryTraceBuffer:
         stream.last_ms = max(stream.last_ms, self._now_ms())
         stream.delivered += 1
         entry_id = f"{stream.last_ms}-{stream.delivered}"
-        stream.entries[entry_id] = StreamEntry(entry_id, stream.last_ms, raw, trace_id)
+        stream.entries[entry_id] = StreamEntry(entry_id=entry_id, born_ms=stream.last_ms, raw=raw, trace_id=trace_id)
         if trace_id:
             stream.by_trace_id[trace_id] = entry_id
         return entry_id

@@ -22,7 +22,7 @@ class EntryState(Enum):
 ENDED = {EntryState.ACKED, EntryState.BURIED}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StreamEntry:
     """One encoded trace and where it is."""
 
@@ -36,7 +36,7 @@ class StreamEntry:
     deliveries: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class MemoryStream:
     """What would be in Redis; buffers with settings of their own may share one, as processes do there."""
 

@@ -14,7 +14,7 @@ from ...serving.rollouts.trl import RolloutFunc
 _READ = 16  # completions of a step whose distributions are compared
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepNote:
     """The figures of the rollouts of one step."""
 
@@ -44,8 +44,16 @@ class NotedRollouts:
         """Fulfil the signature that TRL asks for."""
         self._keep(trainer.state.global_step, trainer)
         made = self._rollout(prompts, trainer)
-        found = compared(trainer.model, self._start, made, trainer.args.temperature)
-        self.notes.append(StepNote(str(trainer.state.global_step), self._rollouts.metrics(), *found))
+        kl, entropy, error = compared(trainer.model, self._start, made, trainer.args.temperature)
+        self.notes.append(
+            StepNote(
+                version=str(trainer.state.global_step),
+                figures=self._rollouts.metrics(),
+                kl=kl,
+                entropy=entropy,
+                logprob_error=error,
+            )
+        )
         return made
 
 

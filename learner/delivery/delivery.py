@@ -173,7 +173,7 @@ def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> 
     """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
     try:
         why = promotion.reason.but(ReasonCode.PUT_BACK, serves=promotion.serves)
-        board.roll_back(LEARNER, why, judged.live, VersionState.LIVE, promotion.serves)
+        board.roll_back(LEARNER, why, judged.live, VersionState.LIVE, to=promotion.serves)
     except BoardConflict as conflict:
         _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.serves, conflict)
 

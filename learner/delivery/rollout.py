@@ -46,7 +46,7 @@ def start_canary_or_go_live(
         return
     state = VersionState.CANARY if replica else VersionState.LIVE
     try:
-        board.move(number, state, LEARNER, why, replica)
+        board.move(number, state, LEARNER, why, replica=replica)
     except BoardConflict as conflict:
         _log.warning("version %d did not become %s, because somebody else moved it: %s", number, state.value, conflict)
 

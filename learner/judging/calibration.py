@@ -20,7 +20,7 @@ from ..model.eagle3 import Eagle3Draft
 from .replay import replay_logprobs, replay_traces
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Verify rounds compared with their replay; adds up over traces."""
 
@@ -32,11 +32,11 @@ class Calibration:
 
     def __add__(self, other: "Calibration") -> "Calibration":
         return Calibration(
-            self.equal + other.equal,
-            self.compared + other.compared,
-            self.excess + other.excess,
-            self.accepted + other.accepted,
-            self.estimated + other.estimated,
+            equal=self.equal + other.equal,
+            compared=self.compared + other.compared,
+            excess=self.excess + other.excess,
+            accepted=self.accepted + other.accepted,
+            estimated=self.estimated + other.estimated,
         )
 
     @property
@@ -80,4 +80,4 @@ def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
     served = trace.visible_accepted()
     is_compared = (replayed >= 0) & (proposed > 0)
     excess = int((np.minimum(replayed, proposed) - served)[is_compared].sum())
-    return Calibration(equal, compared, excess, int(served[is_compared].sum()))
+    return Calibration(equal=equal, compared=compared, excess=excess, accepted=int(served[is_compared].sum()))

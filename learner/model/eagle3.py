@@ -24,7 +24,7 @@ from .logits import positions_per_chunk
 __all__ = ["DraftChains", "Eagle3Config", "Eagle3Draft"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DraftChains:
     """Draft chains in the making, one per row of `rows_BQ`: what the next step needs of those before it."""
 
@@ -111,8 +111,16 @@ class Eagle3Draft(nn.Module):
         embedded_BTH = self.midlayer.input_layernorm(functional.embedding(tokens_BT, self.embedding_WH))
         token_qkv_BTX = functional.linear(embedded_BTH, token_weight_XH)
         hidden_qkv_BRX = functional.linear(self.midlayer.hidden_norm(hidden_BRH), hidden_weight_XH)
-        rotated = self._query_key_value(token_qkv_BTX[:, 1 : rows + 1] + hidden_qkv_BRX, positions_BR)
-        return DraftChains(rows_BQ, _rows(hidden_BRH, rows_BQ), token_qkv_BTX, hidden_weight_XH, *rotated)
+        queries, keys, values = self._query_key_value(token_qkv_BTX[:, 1 : rows + 1] + hidden_qkv_BRX, positions_BR)
+        return DraftChains(
+            rows_BQ=rows_BQ,
+            hidden_BQH=_rows(hidden_BRH, rows_BQ),
+            token_qkv_BTX=token_qkv_BTX,
+            hidden_weight_XH=hidden_weight_XH,
+            true_queries_BHRC=queries,
+            true_keys_BKRC=keys,
+            true_values_BKRC=values,
+        )
 
     def advance(self, chains: DraftChains) -> Tensor:
         """Draft one step further on every chain, fed the committed token; return [B, Q, H], ready for `lm_head`.

@@ -27,7 +27,7 @@ _ONLY = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Config:
     """Sizes and constants of one draft. Unknown settings of the file are kept in `source` and written back."""
 

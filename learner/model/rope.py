@@ -69,7 +69,7 @@ class Llama3Rope(Rope):
         return (1 - share_C) * plain_C / self.factor + share_C * plain_C
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class YarnRope(Rope):
     """Slow pairs turn slower by `factor`, fast ones as before, in between a ramp over the channels; and all grow."""
 

@@ -57,6 +57,7 @@ def blocks_of(claimed: ByOutcome) -> list[Block]:
 def learn(
     trainer: DraftTrainer,
     blocks: Sequence[Block],
+    *,
     replayed: Sequence[DraftTrace],
     judge: LineJudge | None,
     tally: WorkTally | None = None,

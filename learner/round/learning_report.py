@@ -98,7 +98,7 @@ def totals(
     notes: LearnerNotes, counts: BufferCounts, pending_registrations: int, targets: TargetHistory
 ) -> dict[str, object]:
     """Figures over the learner's life as JSON values for a heartbeat, and which versions the target has had lately."""
-    compared = Calibration(notes.equal, notes.compared, notes.excess)
+    compared = Calibration(equal=notes.equal, compared=notes.compared, excess=notes.excess)
     known = {"target_version": targets.newest, "trained_targets": list(targets.trained)} if targets.trained else {}
     return {
         **{outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},

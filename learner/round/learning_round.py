@@ -171,7 +171,7 @@ class LearningRound:
         traces = len(self.claimed[Outcome.LEARNED])
         self.state.begin_fit(traces)
         old = [entry.trace for entry in replayed]
-        fit = learn(self.state.trainer, blocks_of(self.claimed), old, judge, self.heartbeat.tally)
+        fit = learn(self.state.trainer, blocks_of(self.claimed), replayed=old, judge=judge, tally=self.heartbeat.tally)
         self.state.record_fit(traces, fit)
         return fit
 

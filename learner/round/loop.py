@@ -44,6 +44,7 @@ class Learner:
         config: LearnerConfig,
         buffer: TraceBuffer,
         board: VersionBoard,
+        *,
         registry: Registry,
         heartbeat: Heartbeat | None = None,
     ) -> None:
@@ -205,7 +206,7 @@ def open_learner(config: LearnerConfig, heartbeat: Heartbeat) -> Learner:
     client = connect(config.redis_url, config.redis_ca)
     buffer = RedisTraceBuffer(client, config.buffer)
     board = RedisVersionBoard(client, config.buffer)
-    return Learner(config, buffer, board, open_registry(config), heartbeat)
+    return Learner(config, buffer, board, registry=open_registry(config), heartbeat=heartbeat)
 
 
 def _idle(why: str) -> LearningReport:

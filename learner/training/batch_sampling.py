@@ -17,10 +17,10 @@ TENANT_BALANCE = 4.0
 def draw_batches(
     fresh: Sequence[DraftTrace],
     replay: Sequence[DraftTrace],
+    *,
     passes: int,
     recipe: Recipe,
     random: torch.Generator,
-    *,
     log_weights_N: Tensor | None = None,
     targets: Sequence[str] = (),
 ) -> Iterator[list[DraftTrace]]:

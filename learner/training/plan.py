@@ -9,7 +9,7 @@ from ...buffer.errors import ConfigError
 from ...policies.objectives.names import Objective
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
     """The choices of a learner's settings. ConfigError when a value is out of its range."""
 
@@ -30,7 +30,7 @@ class TrainingPlan:
             raise ConfigError(f"objective: got {self.objective!r}, expected one of {[str(o) for o in Objective]}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The other numbers of a learning round. Production always trains by RECIPE; benchmarks vary them.
 

@@ -30,6 +30,7 @@ class BatchScores:
 def score_batch(
     draft: Eagle3Draft,
     batch: Batch,
+    *,
     steps: int,
     weighting: Weighting,
     spec: ObjectiveSpec,

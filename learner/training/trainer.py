@@ -29,7 +29,7 @@ GRAD_CLIP = 1.0
 WARM_UP_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
     """What one fit did."""
 
@@ -51,7 +51,7 @@ class FitReport:
     step_times: tuple[float, ...] = field(default=(), compare=False)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Counts:
     losses: list[float]
     skipped_steps: int = 0
@@ -105,14 +105,14 @@ class DraftTrainer:
         first = first_position(self.draft, usable, self._bound)
         self._regime.choose(first.share, self.recipe)
         self._context_weight = context_weight(self.plan.context_weight, first.share)
-        counts = _Counts([])
+        counts = _Counts(losses=[])
         batches = list(
             draw_batches(
                 usable,
                 replayable,
-                self.plan.passes,
-                self.recipe,
-                self._random,
+                passes=self.plan.passes,
+                recipe=self.recipe,
+                random=self._random,
                 log_weights_N=self._replay_log_weights(replayable),
                 targets=self.target_versions,
             )
@@ -187,7 +187,9 @@ class DraftTrainer:
         weight = self._context_weight
         batch = collate(traces, self.draft.device, soft=spec.needs_teacher, with_context=weight > 0.0)
         with self._autocast():
-            return score_batch(self.draft, batch, self.plan.steps, self._weighting, spec, context_weight=weight)
+            return score_batch(
+                self.draft, batch, steps=self.plan.steps, weighting=self._weighting, spec=spec, context_weight=weight
+            )
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision)

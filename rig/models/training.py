@@ -19,7 +19,7 @@ _MEASURED_WINDOWS = 48
 _REPORT_EVERY_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
     """The cost and the sampling of training; part of the cache key of the model."""
 

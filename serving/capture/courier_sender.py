@@ -72,7 +72,7 @@ class CourierSender:
         """Send forwards, oldest first; never blocks. A full line: False, and their requests marked as lost."""
         with self._lock:
             followed = [self._follow(forward.head) for forward in forwards]
-            if self._send_lost(Message(tuple(forwards))):
+            if self._send_lost(Message(forwards=tuple(forwards))):
                 return True
             for steps in followed:
                 self._lost.mark(steps, DropReason.QUEUE_FULL)

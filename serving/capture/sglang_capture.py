@@ -178,8 +178,16 @@ class SglangCapture:
         prefixes = () if hidden is not None else tuple(ids_before(batch.reqs[one.row], one.start) for one in kept)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
-            versions = chosen.draft_version, chosen.target_version
-            return PrefillHead(chosen.request_ids, *versions, commits, facts, spans, dtype, prefixes)
+            return PrefillHead(
+                request_ids=chosen.request_ids,
+                draft_version=chosen.draft_version,
+                target_version=chosen.target_version,
+                commits=commits,
+                facts=facts,
+                spans=spans,
+                feature_dtype=dtype,
+                prefixes=prefixes,
+            )
 
         return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed, sum(map(len, prefixes)))
 
@@ -230,15 +238,29 @@ def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit
 
 
 def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-    versions = chosen.draft_version, chosen.target_version
-    return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, has_tree)
+    return VerifyHead(
+        request_ids=chosen.request_ids,
+        draft_version=chosen.draft_version,
+        target_version=chosen.target_version,
+        commits=commits,
+        is_greedy=chosen.is_greedy,
+        feature_dtype=dtype,
+        is_tree=has_tree,
+    )
 
 
 def _packed_head(
     chosen: Chosen, width: int, dtype: FeatureDtype, commits: tuple[Commit, ...], _: FeatureDtype
 ) -> VerifyHead:
-    versions = chosen.draft_version, chosen.target_version
-    return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, packed_width=width)
+    return VerifyHead(
+        request_ids=chosen.request_ids,
+        draft_version=chosen.draft_version,
+        target_version=chosen.target_version,
+        commits=commits,
+        is_greedy=chosen.is_greedy,
+        feature_dtype=dtype,
+        packed_width=width,
+    )
 
 
 def _attach(logits_output: Any, forward: _Launched) -> None:

@@ -31,7 +31,9 @@ def facts_of(req: Any) -> RequestFacts:
     label, is_refused = _label_of(custom)
     rule = VerdictRule.GREEDY if greedy else sampled_rule()
     prompt = prompt_key(req.origin_input_ids)
-    return RequestFacts(tenant, sampling, rule, label, is_refused, prompt)
+    return RequestFacts(
+        tenant=tenant, sampling=sampling, verdict_rule=rule, label=label, is_label_refused=is_refused, prompt=prompt
+    )
 
 
 def _label_of(custom_params: dict[str, Any]) -> tuple[str, bool]:

@@ -41,7 +41,15 @@ def decode_attention(
         key_pool[slots_B] = key.view(-1, *key_pool.shape[1:]).to(key_pool.dtype)
         value_pool[slots_B] = value.view(-1, *value_pool.shape[1:]).to(value_pool.dtype)
     slots_BS = _slots(req_to_token_RS, rows_B, seq_lens_B)
-    attended = attend(query_BHD[:, None], key_pool, value_pool, slots_BS, seq_lens_B, scaling, window)
+    attended = attend(
+        query_BHD[:, None],
+        key_pool,
+        value_pool,
+        slots_BS=slots_BS,
+        seq_lens_B=seq_lens_B,
+        scaling=scaling,
+        window=window,
+    )
     out_BHD.copy_(attended[:, 0])
 
 
@@ -88,7 +96,16 @@ def extend_attention(
         slots_BS = _slots(req_to_token_RS, rows_B[batch], seq_lens_B[batch])
         tree_BNN = None if tree_mask is None else tree_mask[batch.start * n * n : batch.stop * n * n].view(-1, n, n)
         query_BNHD = query_THD[start:end].view(-1, n, *query_THD.shape[1:])
-        attended = attend(query_BNHD, key_pool, value_pool, slots_BS, seq_lens_B[batch], scaling, window, tree_BNN)
+        attended = attend(
+            query_BNHD,
+            key_pool,
+            value_pool,
+            slots_BS=slots_BS,
+            seq_lens_B=seq_lens_B[batch],
+            scaling=scaling,
+            window=window,
+            tree_BNN=tree_BNN,
+        )
         out_THD[start:end] = attended.flatten(0, 1)
 
 
@@ -96,6 +113,7 @@ def attend(
     query_BNHD: Tensor,
     key_pool: Tensor,
     value_pool: Tensor,
+    *,
     slots_BS: Tensor,
     seq_lens_B: Tensor,
     scaling: float,
@@ -106,7 +124,7 @@ def attend(
 
     `slots_BS` may hold anything from a request's length on: those keys are masked.
     """
-    visible_BNS = visible_keys(seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window, tree_BNN)
+    visible_BNS = visible_keys(seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window=window, tree_BNN=tree_BNN)
     key_BHSD = key_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     value_BHSD = value_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     attended_BHND = scaled_dot_product_attention(
@@ -120,7 +138,9 @@ def attend(
     return attended_BHND.transpose(1, 2)
 
 
-def visible_keys(seq_lens_B: Tensor, rows: int, keys: int, window: int = 0, tree_BNN: Tensor | None = None) -> Tensor:
+def visible_keys(
+    seq_lens_B: Tensor, rows: int, keys: int, *, window: int = 0, tree_BNN: Tensor | None = None
+) -> Tensor:
     """Which of `keys` positions each of a request's last `rows` positions may see; returns bool [B, N, S].
 
     A tree's square decides among the new tokens themselves; the committed prefix stays causal.

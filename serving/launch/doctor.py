@@ -144,7 +144,8 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     if not spec.speculative_draft_model_path:
         return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
     try:
-        downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
+        downloads = server_args.download_dir
+        revision = spec.speculative_draft_model_revision
         folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
         read_layout(folder)
         _check_layers(folder, server_args)
@@ -251,8 +252,10 @@ _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """`--json` and `--debug`, if given, come first; all that follows are SGLang's flags. Returns the exit code."""
-    own, findings = {"--json", "--debug"} & {*arguments[:2]}, list[Finding]()
-    as_json, flags = "--json" in own, [argument for argument in arguments if argument not in own]
+    own = {"--json", "--debug"} & {*arguments[:2]}
+    findings = list[Finding]()
+    as_json = "--json" in own
+    flags = [argument for argument in arguments if argument not in own]
     try:
         findings.extend(examine(flags, config.from_env()))
     except Exception as fault:  # noqa: BLE001 - what ends the look is a finding too

@@ -16,7 +16,7 @@ class VersionSpan:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One answered request. `token_ids` and `logprobs` are of the same length and hold the prompt's tokens not.
 

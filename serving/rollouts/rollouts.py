@@ -189,7 +189,14 @@ class Rollouts:
         """
         if learn and self._link is None:
             raise ConfigError("for_trl(learn=True): got no Redis, expected PACELINE_REDIS_URL or redis_url")
-        return TrlRollouts(self, None if folder is None else Path(folder), weights, learn, run, sampling)
+        return TrlRollouts(
+            self,
+            folder=None if folder is None else Path(folder),
+            weights=weights,
+            learn=learn,
+            run=run,
+            sampling=sampling,
+        )
 
     def _moved(self, version: str) -> None:
         self._servers.require(version)

@@ -56,6 +56,7 @@ class TrlRollouts:
     def __init__(
         self,
         rollouts: Door,
+        *,
         folder: Path | None,
         weights: Callable[[Any], Iterable[tuple[str, Any]]] | None,
         learn: bool,

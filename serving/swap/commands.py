@@ -20,7 +20,7 @@ class Readiness(IntEnum):
     READY = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwapCommand:
     """Travels among the scheduler's ranks with SGLang's own request broadcast."""
 
@@ -31,7 +31,7 @@ class SwapCommand:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwapOutcome:
     """What a commit did. `running` requests were in flight and continued.
 

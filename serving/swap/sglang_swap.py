@@ -134,7 +134,7 @@ class RankSwap:
             why = f"{type(fault).__name__}: {fault}"
             self.channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
             self.channel.stagings[command.attempt].done.set()
-            self.channel.answers.put(Answer(command.attempt, Readiness.REFUSED, why=why))
+            self.channel.answers.put(Answer(attempt=command.attempt, readiness=Readiness.REFUSED, why=why))
 
     def _act_on(self, command: SwapCommand) -> None:
         match command.act:
@@ -169,20 +169,26 @@ class RankSwap:
         readiness = self._least_ready(own)
         self.waits_for = why if readiness is Readiness.NOT_YET else ""
         if readiness is not Readiness.READY:
-            return Answer(command.attempt, readiness, why=why)
+            return Answer(attempt=command.attempt, readiness=readiness, why=why)
         assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
         self.channel.stagings.pop(command.attempt, None)
         fault = self._fault_of_any(self._live.try_load(draft), COPY_FAILED_ELSEWHERE)
         if fault:
             log.error("paceline: swap to version %d failed: %s", command.number, fault)
             self.put_back()
-            return Answer(command.attempt, Readiness.REFUSED, why=fault)
+            return Answer(attempt=command.attempt, readiness=Readiness.REFUSED, why=fault)
         self.draft_version = command.number
         self._kept.keep(command.number, draft)
         commit_s = time.perf_counter() - began
         self._draft_changed(commit_s)
-        outcome = SwapOutcome(command.number, 1e3 * commit_s, 1e3 * draft.seconds, len(self.running()), time.time())
-        return Answer(command.attempt, readiness, outcome, probe=self._live.probe(draft))
+        outcome = SwapOutcome(
+            number=command.number,
+            commit_ms=1e3 * commit_s,
+            stage_ms=1e3 * draft.seconds,
+            running=len(self.running()),
+            at=time.time(),
+        )
+        return Answer(attempt=command.attempt, readiness=readiness, outcome=outcome, probe=self._live.probe(draft))
 
     def _vote(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
         """As `_staged`, and never raises: the other ranks wait for this one's vote."""

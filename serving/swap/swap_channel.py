@@ -22,7 +22,7 @@ STAGE_S = 300.0
 NOT_YET_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What one rank's scheduler did about a commit."""
 
@@ -84,7 +84,7 @@ class SwapChannel:
 
     def abandon(self, attempt: int, number: int) -> None:
         """Have every rank forget what it may have staged."""
-        self.inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))
+        self.inbox.put(SwapCommand(act=Act.ABANDON, attempt=attempt, number=number, file="", sha256=""))
 
     def take_late(self) -> list[tuple[SwapCommand, Answer]]:
         """Commits that were done after `commit` had given up on them, each once, oldest first. Never blocks."""

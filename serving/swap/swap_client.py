@@ -34,10 +34,14 @@ class SwapClient:
         attempt = self._rank.channel.next_attempt()
         try:
             if not self._rank.keeps(number, sha256):
-                self._rank.channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
+                self._rank.channel.prepare(
+                    SwapCommand(act=Act.PREPARE, attempt=attempt, number=number, file=str(file), sha256=sha256)
+                )
             if not is_wanted():
                 raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
-            answer = self._rank.channel.commit(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
+            answer = self._rank.channel.commit(
+                SwapCommand(act=Act.COMMIT, attempt=attempt, number=number, file=str(file), sha256=sha256)
+            )
         except (PacelineError, OSError):
             self._rank.channel.abandon(attempt, number)  # other ranks may keep what they staged
             raise

@@ -99,6 +99,7 @@ class Swapper:
         self,
         board: VersionBoard,
         switch: DraftSwitch,
+        *,
         replica: str,
         before_canary: Callable[[], object],
         turns: CanaryTurns | None = None,

@@ -17,7 +17,8 @@ from ...policies.canary import Arm, CanaryDecision, CanaryRules, CanaryTest
 from .request_rounds import RequestRounds, read_begun, read_request_rounds
 
 #: Between two reads of the board, and of the other replicas' heartbeats.
-READ_S, HEAR_S = 1.0, 0.25
+READ_S = 1.0
+HEAR_S = 0.25
 #: For so long the canary's begins wait for the first live one. A live arm without requests must not keep a dead canary.
 ALONE_S = 2.0
 #: A heartbeat that is older is not waited for: its replica died, or clocks differ.
@@ -30,14 +31,18 @@ class CanaryTrial:
     """The trial of version `number` on `replica`. Reads the board when it is made; any call may raise as boards do."""
 
     def __init__(
-        self, board: VersionBoard, replica: str, number: int, rules: CanaryRules, checkpoints: list[int]
+        self, board: VersionBoard, replica: str, number: int, *, rules: CanaryRules, checkpoints: list[int]
     ) -> None:
-        self._board, self._replica, self.number = board, replica, number
-        self._test, self._checkpoints = CanaryTest(rules), checkpoints
+        self._board = board
+        self._replica = replica
+        self.number = number
+        self._test = CanaryTest(rules)
+        self._checkpoints = checkpoints
         self._max_requests = rules.max_requests
         self._counted: set[tuple[str, str]] = set()  # (replica, request) of the others' requests in the test
         self._met: set[str] = set()  # replicas whose heartbeats were read before
-        self._read_at, self._heard_at = -READ_S, -HEAR_S
+        self._read_at = -READ_S
+        self._heard_at = -HEAR_S
         self._began_at: float | None = None  # the first turn
         self._turned_at = 0.0  # the last turn: what is counted was served later
         self._test.live_known_until = -math.inf
@@ -61,7 +66,8 @@ class CanaryTrial:
 
     def count(self, version: int, request_id: str, accepted: int, *, ended: bool) -> None:
         """One round of a request that began under `version`, the canary or the live one between its turns."""
-        arm, round_ = Arm.CANARY if version == self.number else Arm.LIVE, Tally(accepted, 1)
+        arm = Arm.CANARY if version == self.number else Arm.LIVE
+        round_ = Tally(accepted, 1)
         self._test.observe(arm, request_id, round_, ended=ended, at=self._turned_at)
         if arm is Arm.LIVE:
             self.live += round_
@@ -112,7 +118,9 @@ class CanaryTrial:
 
     def _hear(self, now: float) -> float:
         """Take in what the others report. Returns until when all of them that do not lag have reported, or `now`."""
-        beats, own, told = self._board.heartbeats(), f"replica:{self._replica}", [now]
+        beats = self._board.heartbeats()
+        own = f"replica:{self._replica}"
+        told = [now]
         for member, status in beats.items():
             served = status.get("stretches")
             if not member.startswith("replica:") or member == own or not isinstance(served, Mapping):
@@ -145,7 +153,8 @@ class CanaryTrial:
         self._test.observe(arm, request.request_id, last, ended=ended, is_history=is_history)
 
     def _judge(self) -> None:
-        verdict, by = self._test.verdict(), f"replica:{self._replica}"
+        verdict = self._test.verdict()
+        by = f"replica:{self._replica}"
         self._looks += 1
         if verdict.decision is CanaryDecision.WAIT:
             return
@@ -158,7 +167,9 @@ class CanaryTrial:
 
 def _beaten_at(status: Mapping[str, Any], own: Mapping[str, Any], unknown: float) -> float:
     """When a heartbeat was made, by this host's clock; as far as it is known how both clocks differ from Redis'."""
-    at, ahead_s, own_ahead_s = status.get("at"), status.get("clock_offset_s"), own.get("clock_offset_s")
+    at = status.get("at")
+    ahead_s = status.get("clock_offset_s")
+    own_ahead_s = own.get("clock_offset_s")
     if not _is_time(at):
         return unknown
     return float(at) + (own_ahead_s - ahead_s if _is_time(ahead_s) and _is_time(own_ahead_s) else 0.0)

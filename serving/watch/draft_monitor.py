@@ -48,7 +48,10 @@ class DraftMonitor:
         self, board: VersionBoard, replica: str, rules: CanaryRules, limits: GuardLimits, *, alternates: bool = False
     ) -> None:
         self._alternates = alternates
-        self._board, self.replica, self._rules, self._limits = board, replica, rules, limits
+        self._board = board
+        self.replica = replica
+        self._rules = rules
+        self._limits = limits
         self._checkpoints = sorted(set(rules.early_rounds))
         self._version: int | None = None
         self._running: dict[str, RequestRounds] = {}
@@ -113,7 +116,8 @@ class DraftMonitor:
 
     def _change(self, version: int) -> None:
         self._intervals.change_draft(version)
-        self._version, self._is_asked = version, False
+        self._version = version
+        self._is_asked = False
         if self._alternates:
             self._earlier = [*self._ended]
         else:
@@ -132,7 +136,9 @@ class DraftMonitor:
             return
         request = self._running.get(verify.request_id)
         if request is None:
-            request = self._running[verify.request_id] = RequestRounds(verify.request_id, self._checkpoints)
+            request = self._running[verify.request_id] = RequestRounds(
+                request_id=verify.request_id, checkpoints=self._checkpoints
+            )
             if len(self._running) > MAX_RUNNING:
                 del self._running[next(iter(self._running))]
         request.add(verify.accepted)
@@ -152,14 +158,17 @@ class DraftMonitor:
         state = self._board.read()
         is_canary = self._version == state.canary == state.drafts_on(self.replica)
         if self._version is not None and is_canary and self._trial is None:
-            trial = CanaryTrial(self._board, self.replica, self._version, self._rules, self._checkpoints)
+            trial = CanaryTrial(
+                self._board, self.replica, self._version, rules=self._rules, checkpoints=self._checkpoints
+            )
             trial.add_live(self._earlier, is_history=True)
             trial.add_canary([*self._ended, *self._running.values()], self._running)
             self._trial = trial
         self._is_asked = True
 
     def _guard(self, now: float) -> None:
-        limits, live = self._limits, Tally()
+        limits = self._limits
+        live = Tally()
         if self._trial is not None and self._trial.number == self._version:
             limits = replace(limits, min_rounds=min(limits.min_rounds, CANARY_MIN_ROUNDS))
             live = self._trial.live if self._trial.live.rounds >= limits.min_rounds else live

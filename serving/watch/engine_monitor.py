@@ -22,9 +22,11 @@ class EngineMonitor:
 
     def turn(self, status: Mapping[str, Any]) -> None:
         """Look at what the scheduler process reported last; fields it did not send raise no alarm."""
-        engine, captured = int(status.get("engine_rounds", 0)), int(status.get("captured_rounds", 0))
+        engine = int(status.get("engine_rounds", 0))
+        captured = int(status.get("captured_rounds", 0))
         if captured != self._captured_rounds or status.get("capture_reason"):
-            self._engine_rounds, self._captured_rounds = engine, captured
+            self._engine_rounds = engine
+            self._captured_rounds = captured
         figures = GuardInput(
             engine_rounds=engine - self._engine_rounds,
             published_sha256=str(status.get("published_sha256", "")),

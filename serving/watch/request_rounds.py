@@ -14,7 +14,7 @@ MAX_COUNT = 2**31
 FRESH_ROUNDS = 256
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RequestRounds:
     """Accepted drafts of one request under one version; `accepted_at[i]` of them after `checkpoints[i]` rounds."""
 
@@ -85,5 +85,7 @@ def read_request_rounds(value: Any, checkpoints: Sequence[int]) -> RequestRounds
             rises = [0, *accepted_at, accepted]
             reached = sum(checkpoint <= rounds for checkpoint in checkpoints)
             if len(values) == len(accepted_at) == reached and all(a <= b for a, b in pairwise(rises)):
-                return RequestRounds(name, checkpoints, accepted_at, accepted, rounds)
+                return RequestRounds(
+                    request_id=name, checkpoints=checkpoints, accepted_at=accepted_at, accepted=accepted, rounds=rounds
+                )
     return None

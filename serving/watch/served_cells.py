@@ -32,7 +32,7 @@ class ServedCells:
             self._fold_draft(next(iter(self._drafts)))
         self._drafts[draft] = None
 
-    def count(self, draft: int, label: str, kind: str, accepted: int, drafted: int) -> None:
+    def count(self, draft: int, label: str, kind: str, *, accepted: int, drafted: int) -> None:
         """One round of `drafted` drafts."""
         cell = self._cell(draft, label, kind)
         cell.rounds += 1
@@ -43,7 +43,7 @@ class ServedCells:
         for position in range(accepted):
             stood[position] += 1
 
-    def end(self, draft: int, label: str, kind: str, rounds: int, accepted: int) -> None:
+    def end(self, draft: int, label: str, kind: str, *, rounds: int, accepted: int) -> None:
         """A stretch of rounds that were counted has ended."""
         cell = self._cell(draft, label, kind)
         of = (1, rounds, accepted, rounds**2, rounds * accepted, accepted**2)

@@ -18,7 +18,7 @@ MAX_RUNNING = 4096
 MAX_SHOWN_CHARS = 32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Request:
     label: str
     kind: str
@@ -76,7 +76,7 @@ class ServedCounts:
     def _begin(self, request_id: str, facts: RequestFacts) -> None:
         if request_id in self._running:
             return  # a later chunk, or prefilled again after a retraction
-        self._running[request_id] = _Request(facts.label[:MAX_SHOWN_CHARS], kind_of(facts))
+        self._running[request_id] = _Request(label=facts.label[:MAX_SHOWN_CHARS], kind=kind_of(facts))
         if len(self._running) > MAX_RUNNING:
             self._forgotten += 1
             self.lose([next(iter(self._running))])
@@ -96,7 +96,7 @@ class ServedCounts:
         request.rounds += 1
         request.accepted += verify.accepted
         drafted = int((verify.drafted >= 0).sum()) if verify.is_tree else len(verify.drafted)
-        self._cells.count(draft, request.label, request.kind, verify.accepted, drafted)
+        self._cells.count(draft, request.label, request.kind, accepted=verify.accepted, drafted=drafted)
 
     def _end(self, request_id: str) -> None:
         request = self._running.pop(request_id, None)
@@ -109,7 +109,9 @@ class ServedCounts:
 
     def _end_stretch(self, request: _Request) -> None:
         if request.rounds:
-            self._cells.end(request.draft, request.label, request.kind, request.rounds, request.accepted)
+            self._cells.end(
+                request.draft, request.label, request.kind, rounds=request.rounds, accepted=request.accepted
+            )
         request.all_rounds += request.rounds
         request.all_accepted += request.accepted
         request.rounds = request.accepted = 0

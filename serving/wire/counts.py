@@ -40,7 +40,7 @@ class SkipReason(StrEnum):
     NOT_TEXT = "not_text"  # images, audio or embeddings: its token ids are not what the target read
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CaptureCounts:
     """Counters of one process; any thread may write, and read a snapshot."""
 

@@ -44,7 +44,7 @@ NODES = "nodes"
 PACKED = "packed"
 
 
-class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
+class VerifyHead(msgspec.Struct, frozen=True, tag="verify", kw_only=True):
     """One verify round of a batch; row i of every array belongs to request i."""
 
     request_ids: tuple[str, ...]
@@ -57,7 +57,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
     packed_width: int = 0  # nodes of a request, where PACKED is all there is
 
 
-class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
+class PrefillHead(msgspec.Struct, frozen=True, tag="prefill", kw_only=True):
     """One prefill of a batch."""
 
     request_ids: tuple[str, ...]
@@ -86,7 +86,7 @@ class WireForward(msgspec.Struct, frozen=True):
     arrays: tuple[tuple[str, str, tuple[int, ...], memoryview | int], ...] = ()
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """`lost` requests miss a forward before `forwards`; `status` is the scheduler's share of the replica's status."""
 
     forwards: tuple[WireForward, ...] = ()

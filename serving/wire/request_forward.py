@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...buffer.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
     """What a client asked for, as far as a trace needs it."""
 

@@ -52,7 +52,7 @@ def test_every_row_is_one_of_its_own_and_can_be_built():
 
 
 def test_a_factor_is_varied_alone():
-    usual = Row("", "")
+    usual = Row(factor="", name="")
     for row in (row for row in ROWS if row.factor in {"draft", "target"}):
         varied = {"draft": "form", "target": "family"}[row.factor]
         expected = replace(usual, factor=row.factor, name=row.name, **{varied: getattr(row, varied)})
@@ -60,7 +60,7 @@ def test_a_factor_is_varied_alone():
 
 
 def test_ten_pairs_vary_two_factors_or_more():
-    usual = Row("", "")
+    usual = Row(factor="", name="")
     factors = ("flags", "family", "form", "head", "temperature", "has_system_prompt")
     pairs = rows.chosen(ROWS, ["pair: "])
     assert len(pairs) == 10
@@ -85,12 +85,15 @@ def test_rows_are_chosen_by_any_part_of_their_names():
     ],
 )
 def test_flags_are_shown_with_the_chain_by_its_name(flags, shown):
-    assert Row("start", "x", flags).shown_flags == shown
+    assert Row(factor="start", name="x", flags=flags).shown_flags == shown
 
 
 def test_a_server_is_started_with_the_rows_flags_and_a_speculator_of_its_own(tmp_path):
-    row = Row("flags", "x", " ".join([*CHAIN, "--enable-mixed-chunk"]))
-    first, second = (start_of(row, i, tmp_path / "t", "org/draft", "redis://x", tmp_path / "log") for i in (0, 1))
+    row = Row(factor="flags", name="x", flags=" ".join([*CHAIN, "--enable-mixed-chunk"]))
+    first, second = (
+        start_of(row, i, target=tmp_path / "t", draft="org/draft", redis_url="redis://x", log=tmp_path / "log")
+        for i in (0, 1)
+    )
     assert first.flags[-9:] == ["--speculative-draft-model-path", "org/draft", *CHAIN, "--enable-mixed-chunk"]
     assert first.speculator == first.env["PACELINE_SPECULATOR"] != second.speculator
     assert first.with_settings({"HF_HUB_OFFLINE": "1"}).env == {**first.env, "HF_HUB_OFFLINE": "1"}

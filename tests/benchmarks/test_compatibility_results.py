@@ -127,7 +127,7 @@ def run(monkeypatch, tmp_path):
 
 def test_an_interrupted_run_is_taken_up_where_it_was(run, monkeypatch, tmp_path):
     first, second = ROWS[0], ROWS[1]
-    monkeypatch.setattr(compatibility, "ROWS", [first, Row("start", "stops here"), second])
+    monkeypatch.setattr(compatibility, "ROWS", [first, Row(factor="start", name="stops here"), second])
     with pytest.raises(KeyboardInterrupt):
         run()
     assert [each.row for each in Measured.read(tmp_path / "0.5.0.json").cells] == [first.key]
@@ -157,8 +157,8 @@ def test_the_time_of_a_row_is_kept(run, monkeypatch):
 def test_a_system_prompt_comes_before_every_prompt_of_the_rows_that_have_one(tmp_path):
     prompts = [Prompt("a", "py", (1, 2)), Prompt("b", "py", (3,)), Prompt("c", "py", (4,))]
     lab = compatibility.Lab(None, prompts, tmp_path, "redis://x")
-    assert lab.prompts_of(Row("pair", "x")) == prompts
-    asked = lab.prompts_of(Row("pair", "x", has_system_prompt=True))
+    assert lab.prompts_of(Row(factor="pair", name="x")) == prompts
+    asked = lab.prompts_of(Row(factor="pair", name="x", has_system_prompt=True))
     assert asked == [
         Prompt("a", "py", (1, 2, 3, 1, 2)),
         Prompt("b", "py", (1, 2, 3, 3)),

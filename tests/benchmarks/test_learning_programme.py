@@ -28,9 +28,9 @@ def test_a_row_trains_as_the_product_but_for_what_it_changes(row):
 
 def test_a_row_that_names_no_field_or_a_wrong_number_is_refused():
     with pytest.raises(TypeError):
-        programme.Row("typing error", {"passess": 2}).training_plan(5, 0)
+        programme.Row(name="typing error", plan={"passess": 2}).training_plan(5, 0)
     with pytest.raises(ConfigError):
-        programme.Row("no passes", {"passes": 0}).training_plan(5, 0)
+        programme.Row(name="no passes", plan={"passes": 0}).training_plan(5, 0)
 
 
 def test_a_name_stands_for_one_row_wherever_it_is_compared():

@@ -20,13 +20,13 @@ GREEDY, REJECTION = Setting(0.0, 5), Setting(0.7, 5, rejection=True)
 
 @pytest.fixture
 def lab(tmp_path):
-    return Lab(tmp_path, TargetModel(tmp_path / "target", "key", {}, 1), ("py", "c"))
+    return Lab(data_dir=tmp_path, target=TargetModel(tmp_path / "target", "key", {}, 1), domains=("py", "c"))
 
 
 def test_what_was_recorded_is_recorded_again_only_where_more_is_wanted(lab, monkeypatch, make_trace):
     served = []
 
-    def served_traces(*_):
+    def served_traces(*_, **__):
         served.append(True)
         return [make_trace(number) for number in range(3)]
 
@@ -44,7 +44,7 @@ def test_a_server_is_told_to_verify_by_rejection_sampling_where_the_setting_says
     lab, monkeypatch, setting, is_given
 ):
     told = []
-    monkeypatch.setattr(record, "cpu_server", lambda *given: told.extend(given[3]))
+    monkeypatch.setattr(record, "cpu_server", lambda *_, flags, env: told.extend(flags))
     record.recorded_server(lab, setting, lab.warm_head, None)
     assert (record.REJECTION_FLAG in told) is is_given
     assert told[:4] == ["--speculative-num-steps", "5", "--speculative-num-draft-tokens", "6"]

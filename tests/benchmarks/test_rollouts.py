@@ -22,7 +22,7 @@ from paceline.policies.paired import Paired
 from paceline.policies.prequential import PrequentialRules, PrequentialTest
 from paceline.rig.trace_file import write_traces
 
-PLAN = RunPlan(1e-4, 0, 3, 0.5, 0.0)
+PLAN = RunPlan(learning_rate=1e-4, seed=0, steps=3, temperature=0.5, taught_at=0.0)
 #: Made from rollouts of steps 0, 0 (a learner that was late) and 1.
 VERSIONS = [{"number": number, "target": str(step)} for number, step in ((1, 0), (2, 0), (3, 1))]
 
@@ -111,15 +111,33 @@ def test_a_run_that_fails_is_told_of_with_the_end_of_its_log(tmp_path: Path, mon
 
 def step(accepted: float, following: float, kl: float = 0.1) -> StepArms:
     by_arm = {"zero-update": accepted, "adapted once": 10.0, "following": following, "newest": 30.0}
-    return StepArms(0, kl, 1.5, 100, by_arm, dict.fromkeys(by_arm, 50.0), 2.5, 0.2)
+    return StepArms(
+        step=0,
+        kl=kl,
+        entropy=1.5,
+        tokens=100,
+        accepted=by_arm,
+        rounds=dict.fromkeys(by_arm, 50.0),
+        odds=2.5,
+        shared=0.2,
+    )
 
 
 def test_the_last_third_is_pooled_and_ratios_are_of_pairs(run: RecordedRun) -> None:
     ours = {
-        RunPlan(1e-4, 0, 6, 0.5, 0.0): (run, [step(1, 1)] * 4 + [step(20, 22), step(20, 26, 0.3)]),
-        RunPlan(1e-4, 1, 6, 0.5, 0.0): (run, [step(1, 1)] * 4 + [step(10, 24), step(10, 24, 0.5)]),
+        RunPlan(learning_rate=1e-4, seed=0, steps=6, temperature=0.5, taught_at=0.0): (
+            run,
+            [step(1, 1)] * 4 + [step(20, 22), step(20, 26, 0.3)],
+        ),
+        RunPlan(learning_rate=1e-4, seed=1, steps=6, temperature=0.5, taught_at=0.0): (
+            run,
+            [step(1, 1)] * 4 + [step(10, 24), step(10, 24, 0.5)],
+        ),
     }
-    assert pooled(ours[RunPlan(1e-4, 0, 6, 0.5, 0.0)][1][-2:], "following") == 48 / 100
+    assert (
+        pooled(ours[RunPlan(learning_rate=1e-4, seed=0, steps=6, temperature=0.5, taught_at=0.0)][1][-2:], "following")
+        == 48 / 100
+    )
     (row,) = rate_table(ours).splitlines()[2:]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:8] == ["0.0001", "2", "0.4000", "1.50", "0.300", "0.200", "0.480", "0.600"]
@@ -211,4 +229,6 @@ def test_runs_come_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
         (rate, seed, 5) for seed in range(2) for rate in (1e-6, 1e-5, 1e-4)
     ]
     monkeypatch.setattr(sys, "argv", ["rollouts", "--quick"])
-    assert rollouts.plans(rollouts.parse()) == [RunPlan(1e-4, 0, 4, 0.5, 0.0)]
+    assert rollouts.plans(rollouts.parse()) == [
+        RunPlan(learning_rate=1e-4, seed=0, steps=4, temperature=0.5, taught_at=0.0)
+    ]

@@ -22,7 +22,19 @@ from scipy import stats
 
 SIZES = {1: 2, 4: 4}
 ARMS = (PLAIN, STATIC, PACELINE)
-CONDITIONS = Conditions("elsewhere", 0, "s", "py", ARMS, {STATIC: "d"}, 40, 8, "t", "c0ffee", {"cores": 2})
+CONDITIONS = Conditions(
+    mode="elsewhere",
+    seed=0,
+    stream="s",
+    first_domain="py",
+    arms=ARMS,
+    drafts={STATIC: "d"},
+    layers=40,
+    max_tokens=8,
+    target="t",
+    commit="c0ffee",
+    machine={"cores": 2},
+)
 
 
 def made_turn(arm, concurrency, ms_per_token, requests, *, ids=range(8)):
@@ -41,16 +53,19 @@ def made_run(domains, paces, *, spent=(), seed=0):
     """`paces[arm]` is milliseconds per token by chunk; concurrency 4 takes three times as long per request."""
     blocks = [
         Block(
-            number,
-            domain,
-            c,
-            tuple(made_turn(arm, c, paces[arm][number] * (3 if c == 4 else 1), SIZES[c]) for arm in ARMS),
-            0,
+            chunk=number,
+            domain=domain,
+            concurrency=c,
+            turns=tuple(made_turn(arm, c, paces[arm][number] * (3 if c == 4 else 1), SIZES[c]) for arm in ARMS),
+            live=0,
         )
         for number, domain in enumerate(domains)
         for c in SIZES
     ]
-    holds = [Hold(number, 1.0, seconds, number + 1, {}) for number, seconds in enumerate(spent)]
+    holds = [
+        Hold(chunk=number, seconds=1.0, learner_seconds=seconds, rounds=number + 1, pacing={})
+        for number, seconds in enumerate(spent)
+    ]
     return Run(replace(CONDITIONS, seed=seed), tuple(blocks), tuple(holds))
 
 
@@ -74,7 +89,7 @@ def t_interval(logs):
 @pytest.mark.parametrize("concurrency", SIZES)
 def test_a_speed_is_the_mean_ratio_of_the_blocks_of_its_phase(phase, chunks, concurrency):
     (one, paces), (two, more) = drawn_run(1), drawn_run(2)
-    found = figures.speed([one, two], PACELINE, STATIC, concurrency, phase)
+    found = figures.speed([one, two], PACELINE, STATIC, concurrency=concurrency, phase=phase)
     logs = [math.log(each[STATIC][n] / each[PACELINE][n]) for each in (paces, more) for n in chunks]
     assert (found.mean, *found.interval) == pytest.approx(t_interval(logs))
 
@@ -89,10 +104,10 @@ def test_after_recovery_is_the_last_half_of_every_later_domain():
 
 def test_a_phase_without_a_block_has_no_figure():
     run = made_run(["prose"], {arm: [10.0] for arm in ARMS})
-    assert figures.speed([run], STATIC, PLAIN, 1, BEFORE) is None
-    assert figures.speed([run], ORACLE, PLAIN, 1, WHOLE) is None
+    assert figures.speed([run], STATIC, PLAIN, concurrency=1, phase=BEFORE) is None
+    assert figures.speed([run], ORACLE, PLAIN, concurrency=1, phase=WHOLE) is None
     assert figures.token_ms([run], STATIC, 1, BEFORE) is None
-    assert figures.speed([run], STATIC, PLAIN, 1, WHOLE).pairs == 1
+    assert figures.speed([run], STATIC, PLAIN, concurrency=1, phase=WHOLE).pairs == 1
 
 
 def test_times_per_token_are_pooled_over_tokens():
@@ -151,7 +166,12 @@ def test_learning_is_paid_for_once_more_was_saved_than_spent_for_good(seed, conc
 
 def test_a_learner_without_time_of_its_own_has_nothing_to_pay_back():
     run, _ = drawn_run(8)
-    shared = replace(run, holds=tuple(Hold(hold.chunk, None, None, 1, {}) for hold in run.holds))
+    shared = replace(
+        run,
+        holds=tuple(
+            Hold(chunk=hold.chunk, seconds=None, learner_seconds=None, rounds=1, pacing={}) for hold in run.holds
+        ),
+    )
     assert (figures.has_holds(run), figures.has_holds(shared)) == (True, False)
     assert "what it took is in the tokens per second" in table.markdown("the command", [shared])
 
@@ -252,7 +272,9 @@ def test_the_learners_seconds_are_those_since_the_last_hold():
     reader = SimpleNamespace(learner_status=lambda: status, replica_status=lambda: {"pacing": {"policy": "goodput"}})
     whole = loop.Loop(None, {PACELINE: reader}, PACELINE, 1)
     status = busy(37.5)
-    assert whole.noted(0, 20.0) == Hold(0, 20.0, 7.5, 2, {PACELINE: {"policy": "goodput"}})
+    assert whole.noted(0, 20.0) == Hold(
+        chunk=0, seconds=20.0, learner_seconds=7.5, rounds=2, pacing={PACELINE: {"policy": "goodput"}}
+    )
     status = busy(90.0)  # stopped within a phase
     assert whole.noted(1, 20.0).learner_seconds == 20.0
     status = {}  # silent

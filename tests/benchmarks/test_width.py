@@ -37,7 +37,15 @@ def test_each_station_has_its_own_clock_and_its_own_bytes():
     )
     counts = {"captured": 9, "delivered": 5, "dropped": {"queue_full": 3, "gap": 1}}
     cpu, claims = ProcessorTime(3.0, 4.0, 5.0), ProcessorTime(0.0, 0.0, 6.0)
-    made = Journey(spent, 20, cpu, claims, counts, claimed, 8_000_000)
+    made = Journey(
+        spent=spent,
+        line_bytes=20,
+        cpu=cpu,
+        claim_cpu=claims,
+        counts=counts,
+        claimed=claimed,
+        courier_peak_bytes=8_000_000,
+    )
     assert [(each.size_bytes, each.cpu_s) for each in made.stations()] == [
         (10, 1.0), (20, 2.0), (20, 3.0), (30, 4.0), (30, 8.0), (30, 5.0), (30, 6.0), (40, 7.0),
     ]  # fmt: skip
@@ -139,7 +147,10 @@ def test_a_staged_draft_is_its_parameters_in_bfloat16(tmp_path):
     [
         ([], Load()),
         (["--quick"], Load(requests=16, at_once=16, output_tokens=32)),
-        (["--hidden", "2048", "--requests", "7", "--dtype", "float32"], Load(2048, 3, "float32", 8192, 7, 7)),
+        (
+            ["--hidden", "2048", "--requests", "7", "--dtype", "float32"],
+            Load(hidden=2048, layers=3, dtype="float32", prompt_tokens=8192, requests=7, at_once=7),
+        ),
     ],
 )
 def test_the_load_is_what_the_command_line_asks(monkeypatch, given, expected):

@@ -8,7 +8,14 @@ from paceline.buffer.version import BoardEvent, VersionState
 
 CANDIDATE = BoardEvent(3, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.0, event_id="1700000000000-0")
 LIVE = BoardEvent(3, VersionState.LIVE, "operator:ann", "by hand", 1_600_000_000.0, event_id="1700000000999-0")
-REFUSAL = AuditEntry("1700000000500-7", 1_700_000_000.5, "operator:eve", "refused: rollback", "got no token", True)
+REFUSAL = AuditEntry(
+    entry_id="1700000000500-7",
+    at=1_700_000_000.5,
+    by="operator:eve",
+    what="refused: rollback",
+    why="got no token",
+    refused=True,
+)
 
 
 def test_entries_are_in_the_order_of_redis_whatever_their_writers_clocks_said():
@@ -21,13 +28,15 @@ def test_entries_are_in_the_order_of_redis_whatever_their_writers_clocks_said():
 
 
 def test_ids_are_compared_as_numbers():
-    late = AuditEntry("1700000000500-10", 0.0, "b", "", "")
+    late = AuditEntry(entry_id="1700000000500-10", at=0.0, by="b", what="", why="")
     assert audit_trail([], [late, REFUSAL], str) == [REFUSAL, late]
 
 
 @pytest.mark.guarantee("audit-lines")
 def test_a_reason_cannot_write_lines_of_its_own_or_steer_the_terminal():
-    forged = AuditEntry("1-0", 0.0, "x\x1b[2J", "y", "why\n2023-11-14 22:13:20Z  operator:ann\r\x9b31m")
+    forged = AuditEntry(
+        entry_id="1-0", at=0.0, by="x\x1b[2J", what="y", why="why\n2023-11-14 22:13:20Z  operator:ann\r\x9b31m"
+    )
     line = audit_line(forged)
     assert line.isprintable()
     assert json.loads(json.dumps(audit_fields(forged)))["why"] == forged.why

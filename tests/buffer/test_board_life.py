@@ -86,18 +86,18 @@ class TwoBoards(RuleBasedStateMachine):
 
     @rule(writer=st.integers(0, 1), number=NUMBERS, state=STATES, by=MEMBERS, why=TEXTS, replica=TEXTS)
     def move(self, writer: int, number: int, state: VersionState, by: str, why: str, replica: str = "") -> None:
-        self.both(writer, lambda board: board.move(number, state, by, why, replica))
+        self.both(writer, lambda board: board.move(number, state, by, why, replica=replica))
 
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def become_canary(self, writer: int, number: int) -> None:
         self.register(writer, number, "learner", "trained", 1.0)
-        self.move(writer, number, CANARY, "learner", "won", "a")
+        self.move(writer, number, CANARY, "learner", replica="won", was="a")
 
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def go_live(self, writer: int, number: int) -> None:
         """Registered if need be, then live: a sequence that `move` seldom draws."""
         self.register(writer, number, "learner", "trained", 1.0)
-        self.move(writer, number, LIVE, "learner", "won")
+        self.move(writer, number, LIVE, "learner", replica="won")
 
     @rule(writer=st.integers(0, 1), number=st.none() | NUMBERS, by=MEMBERS, why=TEXTS)
     def roll_back(self, writer: int, number: int | None, by: str, why: str) -> None:

@@ -13,7 +13,9 @@ VARIABLES = {
 
 
 def test_an_empty_environment_keeps_the_defaults():
-    assert BufferConfig.from_env({}) == BufferConfig("default", 1024**3, 86_400.0, 600_000, "learners")
+    assert BufferConfig.from_env({}) == BufferConfig(
+        speculator="default", max_bytes=1024**3, max_age_s=86_400.0, claim_idle_ms=600_000, group="learners"
+    )
 
 
 NAME = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"

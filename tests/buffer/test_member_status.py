@@ -108,7 +108,7 @@ def test_what_is_not_sent_is_unknown_and_what_a_later_release_sends_is_ignored()
     ],
 )
 def test_a_spoilt_status_says_so_and_nothing_of_it_is_believed(spoilt: dict[str, object]) -> None:
-    one = MemberSeen({"capture": "on", **spoilt}, 9.0, is_alive=True)
+    one = MemberSeen(status={"capture": "on", **spoilt}, last_seen_at=9.0, is_alive=True)
     assert one.said == MemberStatus()
     assert one.fault.startswith("status cannot be read: ")
     assert one.fault.isprintable()

@@ -80,7 +80,7 @@ def balance(counts: BufferCounts) -> int:
 
 
 def test_a_new_buffer_is_empty(buffer):
-    assert buffer.counts() == BufferCounts(0, 0, 0, {}, 0, 0)
+    assert buffer.counts() == BufferCounts(delivered=0, pending=0, dead_lettered=0, acked={}, trimmed=0, bytes=0)
     assert buffer.claim("a", 5) == []
     assert list(buffer.replay(5)) == []
     assert buffer.dead_letters(5) == []
@@ -124,7 +124,9 @@ def test_a_trace_that_left_the_stream_may_be_appended_again(backend, make_trace)
     second = buffer.append([odd])
     assert entry_order(second[0]) > entry_order(first[0])
     assert buffer.append([odd]) == second
-    assert buffer.counts() == BufferCounts(2, 1, 0, {}, 1, len(encode_trace(odd)), 1)
+    assert buffer.counts() == BufferCounts(
+        delivered=2, pending=1, dead_lettered=0, acked={}, trimmed=1, bytes=len(encode_trace(odd)), entries=1
+    )
 
 
 def buffer_ids(buffer: TraceBuffer) -> list[str]:
@@ -410,9 +412,13 @@ def test_the_oldest_entries_leave_when_the_bytes_are_full(backend, make_trace):
     size = len(encode_trace(make_trace(0)))
     buffer = backend.open(max_bytes=3 * size)
     buffer._append_raw([encode_trace(make_trace(0))] * 3)
-    assert buffer.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size, 3)
+    assert buffer.counts() == BufferCounts(
+        delivered=3, pending=3, dead_lettered=0, acked={}, trimmed=0, bytes=3 * size, entries=3
+    )
     buffer._append_raw([encode_trace(make_trace(0))])
-    assert buffer.counts() == BufferCounts(4, 3, 0, {}, 1, 3 * size, 3)
+    assert buffer.counts() == BufferCounts(
+        delivered=4, pending=3, dead_lettered=0, acked={}, trimmed=1, bytes=3 * size, entries=3
+    )
 
 
 def test_a_batch_larger_than_the_buffer_leaves_its_newest_part(backend, make_trace):
@@ -440,7 +446,7 @@ def test_entries_older_than_the_age_bound_are_not_claimed(backend, make_trace):
     buffer.append([make_trace(0)])
     backend.pass_time(61.0)
     assert buffer.claim("a", 9) == []
-    assert buffer.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+    assert buffer.counts() == BufferCounts(delivered=1, pending=0, dead_lettered=0, acked={}, trimmed=1, bytes=0)
 
 
 def test_a_reader_with_tighter_bounds_trims_nothing_that_the_writer_keeps(backend, make_trace):
@@ -449,7 +455,9 @@ def test_a_reader_with_tighter_bounds_trims_nothing_that_the_writer_keeps(backen
     writer._append_raw([encode_trace(make_trace(0))] * 3)
     backend.pass_time(2.0)
     assert names(reader.claim("a", 1)) == ["trace-0"]
-    assert reader.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size, 3)
+    assert reader.counts() == BufferCounts(
+        delivered=3, pending=3, dead_lettered=0, acked={}, trimmed=0, bytes=3 * size, entries=3
+    )
 
 
 def test_a_reader_with_wider_bounds_removes_what_is_too_old_for_the_writer(backend, make_trace):
@@ -457,7 +465,7 @@ def test_a_reader_with_wider_bounds_removes_what_is_too_old_for_the_writer(backe
     writer.append([make_trace(0)])
     backend.pass_time(61.0)
     assert reader.claim("a", 9) == []
-    assert reader.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+    assert reader.counts() == BufferCounts(delivered=1, pending=0, dead_lettered=0, acked={}, trimmed=1, bytes=0)
 
 
 def test_traces_leave_by_age_while_they_are_counted_and_neither_appended_nor_claimed(backend, make_trace):
@@ -466,7 +474,7 @@ def test_traces_leave_by_age_while_they_are_counted_and_neither_appended_nor_cla
     backend.pass_time(60.0)
     assert reader.counts().entries == 1
     backend.pass_time(0.001)
-    assert reader.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+    assert reader.counts() == BufferCounts(delivered=1, pending=0, dead_lettered=0, acked={}, trimmed=1, bytes=0)
     assert list(reader.replay(9)) == []
 
 

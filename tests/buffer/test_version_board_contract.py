@@ -142,7 +142,7 @@ def test_an_illegal_move_changes_nothing(board):
 def test_a_rollback_takes_the_canary_off_first_and_the_live_version_when_there_is_none(board):
     publish(board, 0, 1)
     board.register(version(2), "learner", "trained")
-    event = board.move(2, VersionState.CANARY, "learner", "won the gate", "replica-a")
+    event = board.move(2, VersionState.CANARY, "learner", "won the gate", replica="replica-a")
     assert (event.replica, board.read().drafts_on("replica-a"), board.read().drafts_on("replica-b")) == (
         "replica-a",
         2,
@@ -158,7 +158,7 @@ def test_a_rollback_takes_the_canary_off_first_and_the_live_version_when_there_i
 def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board):
     publish(board, 0, 1)
     board.register(version(2), "learner", "trained")
-    board.move(2, VersionState.CANARY, "learner", "won the gate", "a")
+    board.move(2, VersionState.CANARY, "learner", "won the gate", replica="a")
     assert board.roll_back("replica:b", "refused", 1).live == 0
     # Version 0 went live, and that ended the canary as well.
     assert states(board) == {0: "live", 1: "rolled_back", 2: "rolled_back"}

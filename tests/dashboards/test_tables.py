@@ -170,7 +170,9 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     row = board.read().rows[0]
     state = replace(board.read(), rows={0: replace(row, why=why)})
     alarm = {"name": name, "reading": detail, "action": action}
-    reports = MemberSeen({"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}, 10.0, is_alive=True)
+    reports = MemberSeen(
+        status={"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}, last_seen_at=10.0, is_alive=True
+    )
     alarms = standing_and_recent(Snapshot("default", 10.0, fold([]), {member: reports}))
     shown = printed(VersionsTable(version_lines(state))) + printed(alarms_table(alarms))
     assert all(line.isprintable() for line in shown.splitlines())
@@ -201,7 +203,7 @@ def test_alarms_are_listed_by_member_active_ones_first() -> None:
         "replica:a": {"standing_alarms": [active]},
         "learner:x": {},
     }
-    members = {name: MemberSeen(status, 10.0, is_alive=True) for name, status in statuses.items()}
+    members = {name: MemberSeen(status=status, last_seen_at=10.0, is_alive=True) for name, status in statuses.items()}
     lines = standing_and_recent(Snapshot("default", 10.0, fold([]), members))
     assert lines == [
         AlarmLine("replica:a", "hook_silent", "200 rounds verified", "tell"),

@@ -22,8 +22,10 @@ FIGURES = {
 
 
 def test_rows_hold_what_is_known_of_each_step_and_no_more() -> None:
-    notes = [StepNote("0", FIGURES, 0.0, 1.5, 1e-6)]
-    notes.append(StepNote("1", {**FIGURES, "rollout/draft_lag": 1.0}, 0.25, 1.25, 2e-6))
+    notes = [StepNote(version="0", figures=FIGURES, kl=0.0, entropy=1.5, logprob_error=1e-6)]
+    notes.append(
+        StepNote(version="1", figures={**FIGURES, "rollout/draft_lag": 1.0}, kl=0.25, entropy=1.25, logprob_error=2e-6)
+    )
     rows = step_rows(notes, [0.1, 0.2], {"1": (Tally(30, 60), Tally(15, 60))})
     assert [(row.step, row.reward, row.kl, row.accept_length) for row in rows] == [
         (0, 0.1, 0.0, 1.4),

@@ -201,7 +201,7 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
     number = publish(rig, live, bad_draft)
     replica = (FIRST, SECOND)[number % 2]
     reasons = wave(rig, ports, 32)
-    rig.board.move(number, VersionState.CANARY, "test", "try it", replica)
+    rig.board.move(number, VersionState.CANARY, "test", "try it", replica=replica)
     until(lambda: drafts(rig, replica) == number, "the canary")
     for _ in range(MAX_WAVES):
         reasons += wave(rig, ports, 2)
@@ -242,7 +242,7 @@ def test_a_better_canary_goes_live_on_a_replica_that_is_alone(rig, learned, rig_
     board.move(first, VersionState.LIVE, "test", "nothing better yet")
     until(lambda: drafts(rig_elsewhere, FIRST) == first, "the first version")
     with traffic(rig_elsewhere, 2 * [rig_elsewhere.port]) as reasons:
-        board.move(number, VersionState.CANARY, "test", "try it", FIRST)
+        board.move(number, VersionState.CANARY, "test", "try it", replica=FIRST)
         until(lambda: board.read().canary is None, "the canary's verdict", 180.0)
     state = board.read()
     assert (state.live, state.rows[number].state) == (number, VersionState.LIVE)

@@ -21,8 +21,8 @@ SETTING = Setting(0.7, 3, rejection=True)
 
 
 def test_recorded_rejection_traffic_can_be_scored_for_any_draft(models, tmp_path):
-    lab = Lab(tmp_path, TargetModel(models[0], "e2e", {}, 0), ("py", "prose"))
-    record.record(lab, SETTING, 12, Console(quiet=True), draft="random")
+    lab = Lab(data_dir=tmp_path, target=TargetModel(models[0], "e2e", {}, 0), domains=("py", "prose"))
+    record.record(lab, SETTING, 12, console=Console(quiet=True), draft="random")
     card, traces = read_card(lab.trace_file(SETTING)), read_traces(lab.trace_file(SETTING))
     assert (card["setting"], card["traces"]) == ("t0.7-rejection-k3", 24)
     assert {trace.verdict_rule for trace in traces} == {VerdictRule.REJECTION}

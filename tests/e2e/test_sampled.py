@@ -160,7 +160,11 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
     _, _, traces = served
     seen = Counter()
     for trace in sorted(traces, key=lambda trace: trace.request_id)[::20]:
-        width = 1 if trace.verdict_rule is VerdictRule.GREEDY else ServingConfig(None, BufferConfig()).teacher_top_k
+        width = (
+            1
+            if trace.verdict_rule is VerdictRule.GREEDY
+            else ServingConfig(redis_url=None, buffer=BufferConfig()).teacher_top_k
+        )
         rounds = trace.rounds
         for r, start in enumerate(rounds.starts.tolist()):
             before = [*target.prompt[: trace.offset], *trace.tokens[: start + 1].tolist()]  # the prefix was cached

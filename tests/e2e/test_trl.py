@@ -61,7 +61,9 @@ def trained(server: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Chec
     with Rollouts(f"http://127.0.0.1:{server.port}", redis_url=server.redis_url, speculator="e2e") as rollouts:
         checked = Checked(rollouts.for_trl())
         out = tmp_path_factory.mktemp("out")
-        trainer = grpo_trainer(server.target, texts, checked, STEPS, TEMPERATURE, out, learning_rate=RATE)
+        trainer = grpo_trainer(
+            server.target, texts, checked, steps=STEPS, temperature=TEMPERATURE, out=out, learning_rate=RATE
+        )
         trainer.train()
     return checked, trainer
 

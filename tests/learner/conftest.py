@@ -68,7 +68,7 @@ class House:
         getattr(self.board, "_boots", {}).clear()
         pending = PendingRegistrations(self.pending)
         registry = Registry(NO_MLFLOW, "paceline-default", pending, self.config.data_dir / "artifacts")
-        return Learner(replace(self.config, **changes), self.buffer, self.board, registry)
+        return Learner(replace(self.config, **changes), self.buffer, self.board, registry=registry)
 
     def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:
         """Serve and append `count` new traces."""
@@ -108,9 +108,9 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         made.fitted[-1] += [trace.trace_id for trace in fresh]
         return fit(self, fresh, window, part_tokens)
 
-    def begun(*arguments: Any) -> Any:
+    def begun(*arguments: Any, **named: Any) -> Any:
         is_first[0] = True
-        return learn(*arguments)
+        return learn(*arguments, **named)
 
     monkeypatch.setattr(learning_round, "learn", begun)
     monkeypatch.setattr(DraftTrainer, "fit", recorded)

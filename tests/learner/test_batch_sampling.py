@@ -16,7 +16,7 @@ UNEVEN = torch.tensor([0.5, 4.0, 1.0, 2.0, 1.0, 1.0, 3.0, 1.0, 1.0, 0.1], dtype=
 
 def batches(fresh, replay, passes, weights_N=None, **recipe) -> list[list[str]]:
     random = torch.Generator().manual_seed(0)
-    drawn = draw_batches(fresh, replay, passes, Recipe(**recipe), random, log_weights_N=weights_N)
+    drawn = draw_batches(fresh, replay, passes=passes, recipe=Recipe(**recipe), random=random, log_weights_N=weights_N)
     return [[trace.trace_id for trace in batch] for batch in drawn]
 
 
@@ -121,7 +121,9 @@ def test_an_older_targets_trace_is_replayed_half_as_often_and_tenants_are_balanc
 def test_a_fresh_trace_of_an_older_target_is_in_half_as_many_passes(make_trace, version, weight):
     counts = Counter[str]()
     fresh = [make_trace(i, target_version=version) for i in range(400)]
-    made = list(draw_batches(fresh, [], 3, Recipe(), torch.Generator().manual_seed(0), targets=TARGETS))
+    made = list(
+        draw_batches(fresh, [], passes=3, recipe=Recipe(), random=torch.Generator().manual_seed(0), targets=TARGETS)
+    )
     for batch in made:
         counts.update(trace.trace_id for trace in batch)
     often = [counts[trace.trace_id] for trace in fresh]
@@ -134,6 +136,6 @@ def test_targets_that_are_all_of_the_newest_version_change_no_draw(make_traces):
     fresh, replay, found = make_traces(range(7), target_version="c"), make_traces(range(9, 19), target_version="c"), {}
     for targets in ((), TARGETS):
         random = torch.Generator().manual_seed(0)
-        drawn = draw_batches(fresh, replay, 4, Recipe(), random, targets=targets)
+        drawn = draw_batches(fresh, replay, passes=4, recipe=Recipe(), random=random, targets=targets)
         found[targets] = [[trace.trace_id for trace in batch] for batch in drawn], random.get_state().tolist()
     assert found[()] == found[TARGETS]

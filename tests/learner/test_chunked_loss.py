@@ -113,9 +113,9 @@ def sampled(make_trace) -> list[DraftTrace]:
 def test_a_batch_in_chunks_scores_as_in_one(make_draft, sampled, objective, weighting) -> None:
     spec, draft = OBJECTIVES[objective], make_draft(2, draft_ids=list(range(0, 50, 2)))
     batch, leaves = collate(sampled, CPU, soft=spec.needs_teacher), list(draft.parameters())
-    whole = score_batch(draft, batch, STEPS, weighting, spec, chunk_bytes=2**40)
+    whole = score_batch(draft, batch, steps=STEPS, weighting=weighting, spec=spec, chunk_bytes=2**40)
     wanted = gradients_of(whole.loss, *leaves)
-    scores = score_batch(draft, batch, STEPS, weighting, spec, chunk_bytes=1)
+    scores = score_batch(draft, batch, steps=STEPS, weighting=weighting, spec=spec, chunk_bytes=1)
     torch.testing.assert_close(scores.loss, whole.loss)
     torch.testing.assert_close(scores.acceptance_S, whole.acceptance_S)
     assert scores.out_of_vocabulary_labels == whole.out_of_vocabulary_labels > 0

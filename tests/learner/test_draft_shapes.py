@@ -98,7 +98,7 @@ SHAPES = {
     "both, and normed outputs": {"norm_before_fc": True, "fc_norm": True, "norm_output": True},
     "normed outputs": {"norm_output": True},
     "llama3": {"rope": Llama3Rope(100.0, 8.0, 1.0, 4.0, 16)},
-    "yarn": {"rope": YarnRope(100.0, 4.0, 8.0, 1.0, 32)},
+    "yarn": {"rope": YarnRope(100.0, factor=4.0, beta_fast=8.0, beta_slow=1.0, original_max_position_embeddings=32)},
     "the target's head": {"shares_head": True},
 }
 
@@ -163,7 +163,16 @@ def test_a_shared_head_that_is_not_given_or_of_another_size_is_an_error(tmp_path
 
 
 def test_a_shared_head_cannot_have_another_vocabulary():
-    config = Eagle3Config(16, 32, 4, 2, 6, vocab_size=4, draft_vocab_size=4, shares_head=True)
+    config = Eagle3Config(
+        hidden_size=16,
+        intermediate_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        vocab_size=4,
+        draft_vocab_size=4,
+        shares_head=True,
+    )
     head = torch.zeros(4, 16)
     assert Eagle3Draft(config, head, torch.arange(4), head).has_vocabulary_map
     with pytest.raises(ConfigError, match="d2t: got other ids than the target's"):

@@ -16,7 +16,7 @@ from paceline.learner.round.learning_report import MAX_LOSSES, LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.work_tally import FAILED, WorkTally
 
-EMPTY = BufferCounts(0, 0, 0, {}, 0, 0)
+EMPTY = BufferCounts(delivered=0, pending=0, dead_lettered=0, acked={}, trimmed=0, bytes=0)
 
 
 def member(house) -> str:

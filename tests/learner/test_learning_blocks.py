@@ -115,7 +115,7 @@ class Judge:
 def test_each_block_is_judged_before_it_is_learnt_and_then_replayed(make_trace) -> None:
     claimed = claim(make_trace, ("a", LEARNED), ("b", HELD_OUT), ("c", LEARNED), ("d", LEARNED))
     trainer, old = Trainer(), replace(make_trace(9), trace_id="old")
-    report = learn(trainer, blocks_of(claimed), [old], Judge(trainer))
+    report = learn(trainer, blocks_of(claimed), replayed=[old], judge=Judge(trainer))
     assert trainer.done == [
         ("draft", ["1", "2"]),
         (["1"], ["old"]),
@@ -124,7 +124,7 @@ def test_each_block_is_judged_before_it_is_learnt_and_then_replayed(make_trace) 
     ]
     assert report.steps == 4
     unjudged = Trainer()
-    learn(unjudged, blocks_of(claimed), [old], None)
+    learn(unjudged, blocks_of(claimed), replayed=[old], judge=None)
     assert unjudged.done == trainer.done[1::2]
 
 

@@ -42,7 +42,7 @@ class Reviewed:
         self.house = house
         self.pending = PendingRegistrations(house.pending)
         self.registry = Registry(self.uri, MODEL, self.pending, folder / "artifacts")
-        self.learner = Learner(house.config, house.buffer, house.board, self.registry)
+        self.learner = Learner(house.config, house.buffer, house.board, registry=self.registry)
         self.client = open_client(self.uri)
 
     @property
@@ -224,7 +224,7 @@ def test_a_draft_that_had_time_for_fewer_passes_is_fitted_again_with_as_many(rev
     for _ in range(2):
         house.send()
         number = reviewed.learn().version
-    found = reproduce(house.config, house.buffer, house.board, reviewed.pending, number)
+    found = reproduce(house.config, house.buffer, house.board, pending=reviewed.pending, number=number)
     assert reviewed.run(number).data.params["passes"] == "1"
     assert found.is_equal, found.sentence
 
@@ -237,7 +237,7 @@ def test_a_draft_is_fitted_again_bit_by_bit_until_its_traces_or_its_checkpoint_a
         numbers.append(reviewed.learn().version)
 
     def again(number: int) -> Any:
-        return reproduce(house.config, house.buffer, board, reviewed.pending, number)
+        return reproduce(house.config, house.buffer, board, pending=reviewed.pending, number=number)
 
     last = again(numbers[-1])
     assert last.is_equal, last.sentence

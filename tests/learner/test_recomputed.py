@@ -262,7 +262,7 @@ def test_a_draft_that_learnt_from_tokens_alone_is_fitted_again_bit_by_bit(bare_h
         send_bare(bare_house, 24)
         number = bare_house.learner().learn_once().version
     pending = PendingRegistrations(bare_house.pending)
-    found = reproduce(bare_house.config, bare_house.buffer, bare_house.board, pending, number)
+    found = reproduce(bare_house.config, bare_house.buffer, bare_house.board, pending=pending, number=number)
     assert found.is_equal, found.sentence
 
 

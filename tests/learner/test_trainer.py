@@ -80,7 +80,7 @@ def test_batch_loss_equals_rounds_decoded_one_by_one(
                 if root >= first:
                     accepts[step].append(accept)
     batch = collate(traces, CPU, with_context=context_weight > 0.0)
-    scores = score_batch(draft, batch, steps, weighting, SOFT, context_weight=context_weight)
+    scores = score_batch(draft, batch, steps=steps, weighting=weighting, spec=SOFT, context_weight=context_weight)
     assert scores.loss.item() == pytest.approx(total / rounds, rel=1e-4)
     assert scores.acceptance_S.tolist() == pytest.approx([np.mean(each) for each in accepts], rel=1e-4)
     assert scores.out_of_vocabulary_labels == out_of_vocabulary
@@ -91,8 +91,8 @@ def test_a_teacher_that_is_sure_of_the_committed_token_trains_like_that_token(ma
     traces = make_traces([1, 2], top_k=1, sampling=Sampling(temperature=0.7))
     draft = make_draft(2, draft_ids=list(range(0, 50, 2)))
     for weighting in Weighting:
-        hard = score_batch(draft, collate(traces, CPU), 3, weighting, COMMITTED)
-        soft = score_batch(draft, collate(traces, CPU, soft=True), 3, weighting, SOFT)
+        hard = score_batch(draft, collate(traces, CPU), steps=3, weighting=weighting, spec=COMMITTED)
+        soft = score_batch(draft, collate(traces, CPU, soft=True), steps=3, weighting=weighting, spec=SOFT)
         assert soft.loss.item() == pytest.approx(hard.loss.item(), rel=1e-5)
         assert soft.out_of_vocabulary_labels == hard.out_of_vocabulary_labels
         torch.testing.assert_close(soft.acceptance_S, hard.acceptance_S)
@@ -293,7 +293,7 @@ def sampled_traces(make_traces, **changes):
 
 def loss_of(draft, traces, objective: Objective, steps: int = 3) -> float:
     batch = collate(traces, CPU, soft=True)
-    return score_batch(draft, batch, steps, Weighting.GEOMETRIC, OBJECTIVES[objective]).loss.item()
+    return score_batch(draft, batch, steps=steps, weighting=Weighting.GEOMETRIC, spec=OBJECTIVES[objective]).loss.item()
 
 
 @pytest.mark.parametrize("recipe", [ALWAYS_COLD, ALWAYS_WARM])

@@ -139,7 +139,7 @@ def test_rounds_of_another_version_than_the_live_one_are_not_the_live_arm(fleet)
 
 
 def test_a_version_that_is_not_the_canary_here_is_not_on_trial(fleet):
-    fleet.board.move(1, VersionState.CANARY, "l", "won the gate", "elsewhere")
+    fleet.board.move(1, VersionState.CANARY, "l", "won the gate", replica="elsewhere")
     serve(fleet.monitor, "a", 1, [DEAD] * 8)
     fleet.turn()
     assert not fleet.monitor.is_on_trial
@@ -404,7 +404,7 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
     fleet.board.register(version(2), "l", "new")
     serve_interval(fleet, "low", 1, DEAD)  # the traffic has shifted, and it was left alone
     fleet.turn()
-    fleet.board.move(2, VersionState.CANARY, "l", "won", "rep")
+    fleet.board.move(2, VersionState.CANARY, "l", "won", replica="rep")
     serve_interval(fleet, "canary", 2, GOOD)
     fleet.turn()
     serve_interval(fleet, "turn", 1, DEAD)

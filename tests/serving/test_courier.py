@@ -26,7 +26,7 @@ from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
-FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 
 
 def prefill(name):

@@ -38,12 +38,22 @@ from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 from waiting import until
 
-FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 
 
 def prefill(name):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(PrefillHead((name,), 0, "0", (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays)
+    return to_wire(
+        PrefillHead(
+            request_ids=(name,),
+            draft_version=0,
+            target_version="0",
+            commits=(Commit(0, (7,), ""),),
+            facts=(FACTS,),
+            spans=((0, 0, 3),),
+        ),
+        arrays,
+    )
 
 
 def verify(name, finish="length"):
@@ -52,7 +62,16 @@ def verify(name, finish="length"):
         FEATURES: np.zeros((2, 4), np.float32),
         BEST_IDS: np.zeros((1, 3), np.int32),
     }
-    return to_wire(VerifyHead((name,), 0, "0", (Commit(1, (8, 5), finish),), (True,)), arrays)
+    return to_wire(
+        VerifyHead(
+            request_ids=(name,),
+            draft_version=0,
+            target_version="0",
+            commits=(Commit(1, (8, 5), finish),),
+            is_greedy=(True,),
+        ),
+        arrays,
+    )
 
 
 @pytest.fixture
@@ -108,7 +127,14 @@ def test_forwards_arrive_in_order_with_the_status(line):
 
 
 def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are_sent(endpoint, clock):
-    head = PrefillHead(("a",), 0, "0", (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),))
+    head = PrefillHead(
+        request_ids=("a",),
+        draft_version=0,
+        target_version="0",
+        commits=(Commit(0, (7,), ""),),
+        facts=(FACTS,),
+        spans=((0, 0, 3),),
+    )
     rows = np.random.default_rng(0).integers(0, 255, (3, LARGE_BYTES), np.uint8)
     held, wanted, arrived = weakref.ref(rows), rows.tolist(), []
     with contextlib.closing(CourierSender(endpoint, 8 * LARGE_BYTES)) as sender:
@@ -133,7 +159,14 @@ from paceline.serving.capture.courier_sender import CourierSender
 from paceline.serving.wire.messages import FEATURES, PrefillHead, to_wire
 from paceline.serving.wire.request_forward import Commit
 sender = CourierSender(sys.argv[1], 1 << 30)
-head = PrefillHead(("a",), 0, "0", (Commit(0, (7,), ""),), (), ((0, 0, 3),))
+head = PrefillHead(
+    request_ids=("a",),
+    draft_version=0,
+    target_version="0",
+    commits=(Commit(0, (7,), ""),),
+    facts=(),
+    spans=((0, 0, 3),),
+)
 assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
 sender.resume()
 assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
@@ -251,7 +284,7 @@ def test_requests_that_never_report_their_end_are_forgotten_at_last(line):
 
 
 def settings_for(redis_url):
-    return config.ServingConfig(redis_url, BufferConfig(), replica="rep")
+    return config.ServingConfig(redis_url=redis_url, buffer=BufferConfig(), replica="rep")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ def begun(monitor):
 
 
 def digest(name):
-    return RequestRounds(name, CHECKPOINTS).digest
+    return RequestRounds(request_id=name, checkpoints=CHECKPOINTS).digest
 
 
 def run(monitor, name, version, lengths):

@@ -22,7 +22,7 @@ from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 from waiting import until
 
-FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 BEGINS, FIRST, SECOND = Commit(0, (7,), ""), Commit(1, (8, 5), ""), Commit(3, (8, 5), "")
 ENDS = SECOND._replace(finish="length")
 #: What SGLang commits in the round it had launched before it knew that the request ends.
@@ -31,7 +31,17 @@ OVERSHOOT = Commit(-1, (), "length")
 
 def prefill(name, commit=BEGINS):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(PrefillHead((name,), 0, "0", (commit,), (FACTS,), ((0, 0, 3),)), arrays)
+    return to_wire(
+        PrefillHead(
+            request_ids=(name,),
+            draft_version=0,
+            target_version="0",
+            commits=(commit,),
+            facts=(FACTS,),
+            spans=((0, 0, 3),),
+        ),
+        arrays,
+    )
 
 
 def verify(name, commit):
@@ -42,7 +52,10 @@ def verify(name, commit):
         FEATURES: np.zeros((2, 4), np.float32),
         BEST_IDS: np.zeros((1, 3), np.int64),
     }
-    return to_wire(VerifyHead((name,), 0, "0", (commit,), (True,)), arrays)
+    return to_wire(
+        VerifyHead(request_ids=(name,), draft_version=0, target_version="0", commits=(commit,), is_greedy=(True,)),
+        arrays,
+    )
 
 
 class Served:
@@ -176,7 +189,9 @@ def test_a_request_that_continues_after_its_window_was_closed_as_idle_is_a_gap(s
 
 
 def test_a_forward_that_cannot_be_split_costs_no_request_that_had_ended(served):
-    head = VerifyHead(("a", "b"), 0, "0", (OVERSHOOT, FIRST), (True, True))
+    head = VerifyHead(
+        request_ids=("a", "b"), draft_version=0, target_version="0", commits=(OVERSHOOT, FIRST), is_greedy=(True, True)
+    )
     served.send(prefill("a", ENDS), prefill("b"))
     served.send(to_wire(head, {}))  # its arrays are missing
     served.send(verify("b", SECOND), verify("b", ENDS))

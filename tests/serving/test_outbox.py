@@ -41,7 +41,14 @@ def forward(name, tokens=3, make_head=None):
     tensors = {VERDICTS: torch.zeros(1, tokens + 2, dtype=torch.int64), BEST_IDS: torch.arange(tokens).view(1, -1)}
 
     def head(commits, dtype):
-        return VerifyHead(chosen.request_ids, 0, "0", commits, chosen.is_greedy, dtype)
+        return VerifyHead(
+            request_ids=chosen.request_ids,
+            draft_version=0,
+            target_version="0",
+            commits=commits,
+            is_greedy=chosen.is_greedy,
+            feature_dtype=dtype,
+        )
 
     return ForwardOutput(chosen, tensors, make_head or head, lambda *_: None, lambda *_: None)
 

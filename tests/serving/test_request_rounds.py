@@ -10,7 +10,7 @@ CHECKPOINTS = [2, 4]
 
 
 def made(*accepted):
-    request = RequestRounds("r", CHECKPOINTS)
+    request = RequestRounds(request_id="r", checkpoints=CHECKPOINTS)
     for drafts in accepted:
         request.add(drafts)
     return request

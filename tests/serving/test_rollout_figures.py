@@ -8,7 +8,15 @@ from paceline.serving.rollouts.step_figures import draft_lag, rollout_figures, t
 
 
 def completion(tokens: int, accepted: int | None, rounds: int | None, seconds: float) -> Completion:
-    return Completion((1,) * tokens, (0.0,) * tokens, (), accepted, rounds, seconds, "stop")
+    return Completion(
+        token_ids=(1,) * tokens,
+        logprobs=(0.0,) * tokens,
+        target_versions=(),
+        accepted=accepted,
+        rounds=rounds,
+        seconds=seconds,
+        finish="stop",
+    )
 
 
 def test_the_accept_length_is_pooled_over_rounds_with_the_bonus_token() -> None:

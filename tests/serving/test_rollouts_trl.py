@@ -28,7 +28,18 @@ class Door:
 
     def generate(self, prompts, **sampling):
         self.asked.append(sampling)
-        return [Completion((len(p), 9), (-0.5, -0.25), (VersionSpan("0", 0, 2),), 1, 1, 1.0, "stop") for p in prompts]
+        return [
+            Completion(
+                token_ids=(len(p), 9),
+                logprobs=(-0.5, -0.25),
+                target_versions=(VersionSpan("0", 0, 2),),
+                accepted=1,
+                rounds=1,
+                seconds=1.0,
+                finish="stop",
+            )
+            for p in prompts
+        ]
 
     def sync_weights(self, named, version, *, folder):
         self.pushed.append(([name for name, _ in named], version, folder))
@@ -63,7 +74,9 @@ def trainer(step: int = 0, *, is_main: bool = True, model: Any = None, **args: A
 
 def test_trl_gets_its_three_columns_and_its_log_the_figures() -> None:
     door, with_model = Door(), trainer()
-    made = TrlRollouts(door, None, None, False, "", {"ignore_eos": True})(["abc", "abc", "de"], with_model)
+    made = TrlRollouts(door, folder=None, weights=None, learn=False, run="", sampling={"ignore_eos": True})(
+        ["abc", "abc", "de"], with_model
+    )
     assert made == {
         "prompt_ids": [[0, 1, 2], [0, 1, 2], [0, 1]],
         "completion_ids": [[3, 9], [3, 9], [2, 9]],
@@ -76,7 +89,7 @@ def test_trl_gets_its_three_columns_and_its_log_the_figures() -> None:
 
 def test_weights_are_pushed_once_per_step_under_its_number() -> None:
     door, with_model = Door(), trainer(step=4)
-    rollout = TrlRollouts(door, None, None, False, "", {})
+    rollout = TrlRollouts(door, folder=None, weights=None, learn=False, run="", sampling={})
     for step in (4, 4, 5):
         with_model.state.global_step = step
         rollout(["a"], with_model)
@@ -87,7 +100,7 @@ def test_weights_are_pushed_once_per_step_under_its_number() -> None:
 def test_no_two_starts_of_a_trainer_name_a_version_alike() -> None:
     door = Door()
     for _ in range(2):
-        rollout = TrlRollouts(door, None, None, False, None, {})
+        rollout = TrlRollouts(door, folder=None, weights=None, learn=False, run=None, sampling={})
         for step in (0, 1, 12):
             rollout(["a"], trainer(step))
     versions = [version for _, version, _ in door.pushed]
@@ -107,20 +120,20 @@ def test_the_learner_follows_a_run_by_its_steps_and_the_next_run_after_it() -> N
 
 def test_only_the_main_process_pushes_and_asks_to_learn_and_all_wait_for_it() -> None:
     door, other = Door(), trainer(is_main=False)
-    TrlRollouts(door, None, None, True, "", {})(["a"], other)
+    TrlRollouts(door, folder=None, weights=None, learn=True, run="", sampling={})(["a"], other)
     assert (door.pushed, door.learned, other.waits, len(door.asked)) == ([], 0, ["wait"], 1)
 
 
 def test_evaluation_is_logged_as_evaluation() -> None:
     door, evaluated = Door(), trainer()
     evaluated.model.eval()
-    TrlRollouts(door, None, None, False, "", {})(["a"], evaluated)
+    TrlRollouts(door, folder=None, weights=None, learn=False, run="", sampling={})(["a"], evaluated)
     assert (list(evaluated._metrics["train"]), list(evaluated._metrics["eval"])) == ([], ["rollout/seconds"])
 
 
 def test_a_learning_round_is_asked_for_at_every_step_and_a_lost_redis_costs_no_rollout(caplog) -> None:
     door = Door()
-    rollout = TrlRollouts(door, None, None, True, "", {})
+    rollout = TrlRollouts(door, folder=None, weights=None, learn=True, run="", sampling={})
     rollout(["a"], trainer())
     door.fault = BufferUnavailable("gone")
     assert rollout(["a"], trainer(1))["completion_ids"] == [[1, 9]]
@@ -130,7 +143,9 @@ def test_a_learning_round_is_asked_for_at_every_step_and_a_lost_redis_costs_no_r
 
 def test_other_weights_than_the_state_dict_can_be_pushed(tmp_path) -> None:
     door = Door()
-    TrlRollouts(door, tmp_path, lambda _: [("merged", torch.ones(1))], False, "", {})(["a"], trainer())
+    TrlRollouts(door, folder=tmp_path, weights=lambda _: [("merged", torch.ones(1))], learn=False, run="", sampling={})(
+        ["a"], trainer()
+    )
     assert door.pushed == [(["merged"], "0", tmp_path)]
 
 
@@ -145,7 +160,9 @@ def test_conversations_go_through_the_chat_template() -> None:
 
     chatting.processing_class, chatting.chat_template_kwargs = Tokenizer(), {"enable_thinking": False}
     said = [{"role": "user", "content": "hi"}]
-    assert TrlRollouts(door, None, None, False, "", {})([said], chatting)["prompt_ids"] == [[1, 2]]
+    assert TrlRollouts(door, folder=None, weights=None, learn=False, run="", sampling={})([said], chatting)[
+        "prompt_ids"
+    ] == [[1, 2]]
     assert (asked["conversation"], asked["add_generation_prompt"], asked["enable_thinking"]) == ([said], True, False)
 
 
@@ -153,16 +170,16 @@ def test_conversations_go_through_the_chat_template() -> None:
     ("act", "says"),
     [
         (
-            lambda: TrlRollouts(Door(), None, None, False, "", {"temperature": 1.0}),
+            lambda: TrlRollouts(Door(), folder=None, weights=None, learn=False, run="", sampling={"temperature": 1.0}),
             "expected GRPOConfig to say temperature",
         ),
         (
-            lambda: TrlRollouts(Door(), None, None, False, "", {"max_new_tokens": 1}),
+            lambda: TrlRollouts(Door(), folder=None, weights=None, learn=False, run="", sampling={"max_new_tokens": 1}),
             "got max_new_tokens, expected GRPOConfig to say max_completion_length",
         ),
         (lambda: sampling_of(SimpleNamespace(**ARGS | {"generation_kwargs": {"a": 1}})), "got {'a': 1}, expected none"),
         (
-            lambda: TrlRollouts(Door(), None, None, False, "", {})(
+            lambda: TrlRollouts(Door(), folder=None, weights=None, learn=False, run="", sampling={})(
                 ["a"], trainer(model=SimpleNamespace(peft_config={}))
             ),
             "got a model with adapters, expected one whose weights have the names of its checkpoint",

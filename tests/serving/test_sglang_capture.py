@@ -24,7 +24,7 @@ from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 from sglang_double import batch_of, request
 
-FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 
 
 class Draft:
@@ -219,8 +219,23 @@ class Committed:
 
         def head(commits, dtype):
             if kind is PrefillHead:
-                return PrefillHead(chosen.request_ids, 3, "7", commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
-            return VerifyHead(chosen.request_ids, 3, "7", commits, chosen.is_greedy, dtype)
+                return PrefillHead(
+                    request_ids=chosen.request_ids,
+                    draft_version=3,
+                    target_version="7",
+                    commits=commits,
+                    facts=(FACTS,) * 2,
+                    spans=((0, 0, 1), (0, 1, 2)),
+                    feature_dtype=dtype,
+                )
+            return VerifyHead(
+                request_ids=chosen.request_ids,
+                draft_version=3,
+                target_version="7",
+                commits=commits,
+                is_greedy=chosen.is_greedy,
+                feature_dtype=dtype,
+            )
 
         return ForwardOutput(chosen, {"x": torch.zeros(1)}, head, self.capture._consume, None)
 

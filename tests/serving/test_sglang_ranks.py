@@ -57,7 +57,7 @@ def commits(swap, rank):  # answer, version and weights after each of four commi
         swap._live.is_failing = rank == 1 and fails == "copy"
         if rank == 1 and fails == "vote":
             staging.done = None  # what makes the vote itself fail
-        swap._handle(SwapCommand(Act.COMMIT, number, number, "", ""))
+        swap._handle(SwapCommand(act=Act.COMMIT, attempt=number, number=number, file="", sha256=""))
         answer = swap.channel.answers.get_nowait()
         found.append([answer.readiness.name, swap.draft_version, swap._live.held, answer.why])
     return found

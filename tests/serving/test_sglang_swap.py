@@ -185,7 +185,7 @@ def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwa
 
 def test_a_commit_before_its_staging_is_done_answers_not_yet_at_once(swap):
     swap.channel.stagings[7] = Staging()
-    swap._handle(SwapCommand(Act.COMMIT, 7, 1, "", ""))
+    swap._handle(SwapCommand(act=Act.COMMIT, attempt=7, number=1, file="", sha256=""))
     assert swap.channel.answers.get_nowait().readiness is Readiness.NOT_YET
     assert 7 in swap.channel.stagings
 
@@ -199,8 +199,8 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
 
     monkeypatch.setattr(sglang_ranks, "least", least)
     swap._ranks = 2
-    swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
-    swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here, and it votes too
+    swap._handle(SwapCommand(act=Act.COMMIT, attempt=1, number=0, file="", sha256=""))  # ready here: version 0 is kept
+    swap._handle(SwapCommand(act=Act.COMMIT, attempt=2, number=9, file="", sha256=""))  # unknown here, and it votes too
     assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
     assert swap._live._runner.weight_updater.loaded == []
     assert {swap.channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
@@ -210,9 +210,11 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
     monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
     unbound = RankSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
-    unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
+    unbound._handle(
+        SwapCommand(act=Act.PREPARE, attempt=1, number=1, file=str(folder / "1" / "model.safetensors"), sha256="")
+    )
     assert unbound.channel.stagings[1].done.wait(10.0)
-    unbound._handle(SwapCommand(Act.COMMIT, 1, 1, "", ""))
+    unbound._handle(SwapCommand(act=Act.COMMIT, attempt=1, number=1, file="", sha256=""))
     answer = unbound.channel.answers.get_nowait()
     assert answer.readiness is Readiness.REFUSED
     assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.why
@@ -223,7 +225,9 @@ def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bi
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or own)
     unbound = RankSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
-    unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
+    unbound._handle(
+        SwapCommand(act=Act.COMMIT, attempt=1, number=0, file="", sha256="")
+    )  # a draft that the entry rank keeps
     answer = unbound.channel.answers.get_nowait()
     assert (answer.readiness, votes) == (Readiness.REFUSED, [0])
     assert answer.why == "this rank cannot swap: FileNotFoundError: no such draft here"
@@ -396,7 +400,7 @@ def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
 
 
 def test_a_rank_that_does_not_receive_is_left_alone(swap):
-    swap.channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.channel.inbox.put(SwapCommand(act=Act.ABANDON, attempt=1, number=1, file="", sha256=""))
     swap.after_pull(None)
     assert not swap.channel.inbox.empty()
 
@@ -440,7 +444,7 @@ def test_running_requests_that_cannot_be_read_are_none_and_cost_no_commit(swap, 
 
 
 def test_a_command_that_cannot_join_the_requests_raises_nothing(swap, caplog):
-    swap.channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.channel.inbox.put(SwapCommand(act=Act.ABANDON, attempt=1, number=1, file="", sha256=""))
     swap.after_pull(("requests of", "another release"))
     assert "a swap command is lost" in caplog.text
 

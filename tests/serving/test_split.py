@@ -31,9 +31,20 @@ from paceline.serving.wire.messages import (
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 
-FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY, "code", True)
+FACTS = RequestFacts(
+    tenant="acme",
+    sampling=Sampling(0.7, 40, 0.9, True),
+    verdict_rule=VerdictRule.TARGET_ONLY,
+    label="code",
+    is_label_refused=True,
+)
 VERIFY = VerifyHead(
-    ("a", "b"), 4, "7", (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
+    request_ids=("a", "b"),
+    draft_version=4,
+    target_version="7",
+    commits=(Commit(1, (8, 5), ""), Commit(3, (6,), "length")),
+    is_greedy=(False, True),
+    feature_dtype=FeatureDtype.BFLOAT16,
 )
 WIDTH = TeacherWidth(sampled=2, greedy=1)
 # root, two drafts, position of the root, accepted drafts plus the bonus token
@@ -50,14 +61,32 @@ def test_a_message_arrives_as_it_was_sent():
         LOGITS: np.zeros((0, 3, 5), np.float32),
     }
     aborted, prefixes = (Commit(-1, (), "abort"),), (b"\x01\x00\x00\x00",)
-    head = PrefillHead(("a",), 2, "7", aborted, (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16, prefixes)
+    head = PrefillHead(
+        request_ids=("a",),
+        draft_version=2,
+        target_version="7",
+        commits=aborted,
+        facts=(FACTS,),
+        spans=((5, 0, 3),),
+        feature_dtype=FeatureDtype.BFLOAT16,
+        prefixes=prefixes,
+    )
     resume = Resume({"a": 1}, ("y",), 2)
     forwards, lost, status = (
         (to_wire(head, arrays), to_wire(VERIFY, {})),
         {"x": DropReason.FAULT},
         {"swaps": [{"at": 1.5}]},
     )
-    message = sent(Message(forwards, lost, ("x",), {DropReason.QUEUE_FULL: 3}, status, resume))
+    message = sent(
+        Message(
+            forwards=forwards,
+            lost=lost,
+            ended=("x",),
+            lost_unnamed={DropReason.QUEUE_FULL: 3},
+            status=status,
+            resume=resume,
+        )
+    )
     got = arrays_of(message.forwards[0])
     assert [forward.head for forward in message.forwards] == [head, VERIFY]
     assert (message.lost, message.ended, message.lost_unnamed) == (lost, ("x",), {DropReason.QUEUE_FULL: 3})
@@ -70,7 +99,7 @@ def test_a_message_arrives_as_it_was_sent():
 def test_a_large_array_is_a_frame_of_its_own_that_is_not_copied():
     large = np.arange(LARGE_BYTES // 8, dtype=np.int64).reshape(-1, 4)
     arrays = [{FEATURES: large[:-1]}, {READ_IDS: large + 1, FEATURES: large + 2}]
-    frames = encode_message(Message(tuple(to_wire(VERIFY, each) for each in arrays)))
+    frames = encode_message(Message(forwards=tuple(to_wire(VERIFY, each) for each in arrays)))
     assert [len(frame) for frame in frames[1:]] == [LARGE_BYTES] * 2
     assert len(large[:-1].tobytes()) < len(frames[0]) < LARGE_BYTES + 1000
     assert np.shares_memory(np.frombuffer(frames[1], np.int64), arrays[1][READ_IDS])
@@ -84,7 +113,7 @@ def test_a_large_array_is_a_frame_of_its_own_that_is_not_copied():
 
 
 def test_a_message_without_one_of_its_frames_is_an_error():
-    frames = encode_message(Message((to_wire(VERIFY, {FEATURES: np.zeros(LARGE_BYTES, np.uint8)}),)))
+    frames = encode_message(Message(forwards=(to_wire(VERIFY, {FEATURES: np.zeros(LARGE_BYTES, np.uint8)}),)))
     with pytest.raises(msgspec.DecodeError, match="array features: got frame 0, expected one of 0"):
         decode_message(frames[:1])
 
@@ -98,7 +127,7 @@ def test_a_message_without_one_of_its_frames_is_an_error():
 )
 def test_arrays_that_do_not_fit_their_shape_are_an_error(block, said):
     with pytest.raises(ValueError, match=said):
-        arrays_of(sent(Message((WireForward(VERIFY, (block,)),))).forwards[0])
+        arrays_of(sent(Message(forwards=(WireForward(VERIFY, (block,)),))).forwards[0])
 
 
 FEATURE_ROWS = np.arange(3 * 2, dtype=np.uint16).reshape(3, 2)  # two of the first request, one of the second
@@ -112,7 +141,7 @@ def test_a_verify_round_is_split_into_each_requests_rows():
         TEACHER_IDS: ids,
         TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
     }
-    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).split()
+    first, second = CapturedForward(sent(Message(forwards=(to_wire(VERIFY, arrays),))).forwards[0], WIDTH).split()
     assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
         "a", 20, 7, [8, 9], 1,
     )  # fmt: skip
@@ -168,7 +197,7 @@ def test_rows_after_the_accepted_ones_are_left_out():
         forward = ForwardOutput(
             chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None
         )
-        shares = CapturedForward(sent(Message((forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH).split()
+        shares = CapturedForward(sent(Message(forwards=(forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH).split()
         assert {share.feature_dtype for share in shares} == {FeatureDtype.BFLOAT16}
         assert [len(share.features) for share in shares] == [2, 0, 1], way
         assert [row for share in shares for row in share.features.tolist()] == rows[kept].view(torch.uint16).tolist(), (
@@ -177,12 +206,24 @@ def test_rows_after_the_accepted_ones_are_left_out():
 
 
 def head_of(chosen):
-    return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, "7", commits, chosen.is_greedy, dtype)
+    return lambda commits, dtype: VerifyHead(
+        request_ids=chosen.request_ids,
+        draft_version=0,
+        target_version="7",
+        commits=commits,
+        is_greedy=chosen.is_greedy,
+        feature_dtype=dtype,
+    )
 
 
 def test_a_prefill_is_split_at_its_spans():
     head = PrefillHead(
-        ("a", "c"), 1, "7", (Commit(0, (9,), ""), Commit(0, (4,), "")), (FACTS, FACTS), ((0, 0, 2), (16, 5, 6))
+        request_ids=("a", "c"),
+        draft_version=1,
+        target_version="7",
+        commits=(Commit(0, (9,), ""), Commit(0, (4,), "")),
+        facts=(FACTS, FACTS),
+        spans=((0, 0, 2), (16, 5, 6)),
     )
     arrays = {READ_IDS: np.arange(6, dtype=np.int32), FEATURES: np.arange(6.0, dtype=np.float32).reshape(6, 1)}
     first, last = split_prefill(head, arrays)

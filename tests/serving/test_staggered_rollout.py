@@ -104,14 +104,14 @@ def test_versions_that_come_faster_than_they_are_swapped_in_reach_every_replica(
 
 @pytest.mark.parametrize("reported", [{"is_canary": True}, {}])
 def test_a_replica_with_a_canary_is_not_waited_for(fleet, reported):
-    fleet.board.move(2, VersionState.CANARY, "l", "won", "a")
+    fleet.board.move(2, VersionState.CANARY, "l", "won", replica="a")
     fleet.board.beat("replica:a", {"draft_version": 2, "swap": "on", **reported}, 1000.0)
     assert due(fleet, fleet.rollout("b"))
 
 
 def test_a_rolled_back_version_is_replaced_at_once(fleet):
     fleet.beat(a=0)
-    fleet.board.move(2, VersionState.CANARY, "l", "won", "b")
+    fleet.board.move(2, VersionState.CANARY, "l", "won", replica="b")
     fleet.board.move(0, VersionState.LIVE, "operator", "by hand")
     fleet.beat(a=1)
     assert due(fleet, fleet.rollout("b"), own=2)
@@ -127,7 +127,7 @@ def test_a_roll_back_and_replicas_without_a_hold_wait_for_nobody(fleet):
 
 
 def test_a_version_that_goes_live_and_ends_a_canary_is_not_a_rollback(fleet):
-    fleet.board.move(2, VersionState.CANARY, "l", "won", "a")
+    fleet.board.move(2, VersionState.CANARY, "l", "won", replica="a")
     fleet.board.move(0, VersionState.LIVE, "operator", "by hand")
     assert fleet.board.read().rows[2].state is VersionState.ROLLED_BACK
     assert not fleet.board.read().is_returned_to

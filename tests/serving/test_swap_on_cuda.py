@@ -97,9 +97,9 @@ def swapped(swap, folder, number):
     """Prepare and commit one version, and return the answer to the commit."""
     file = folder / f"{number}" / "model.safetensors"
     staging = swap.channel.stagings[number] = Staging()
-    swap._handle(SwapCommand(Act.PREPARE, number, number, str(file), sha256_of(file)))
+    swap._handle(SwapCommand(act=Act.PREPARE, attempt=number, number=number, file=str(file), sha256=sha256_of(file)))
     assert staging.done.wait(30.0)
-    swap._handle(SwapCommand(Act.COMMIT, number, number, str(file), sha256_of(file)))
+    swap._handle(SwapCommand(act=Act.COMMIT, attempt=number, number=number, file=str(file), sha256=sha256_of(file)))
     return swap.channel.answers.get_nowait()
 
 

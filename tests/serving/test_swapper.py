@@ -27,7 +27,7 @@ class Switch:
         if not is_wanted():
             raise TimeoutError(f"version {number}: it was withdrawn")
         self.draft_version = number
-        return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
+        return SwapOutcome(number=number, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0)
 
     def take_late(self):
         late, self.late = self.late, []
@@ -92,12 +92,12 @@ def test_a_new_live_version_is_swapped_in_once(board, switch, swapper):
 
 def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = TimeoutError("the scheduler reached no iteration within 60 s")
     swapper.turn()
     switch.fault, switch.draft_version = None, 1
-    switch.late = [SwapOutcome(1, 2.5, 9.0, 3, 50.0, 7.25)]
+    switch.late = [SwapOutcome(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
     swapper.turn()
     swapper.turn()
     assert [(swap["number"], swap["late_s"]) for swap in swapper.status()["swaps"]] == [(1, 7.25)]
@@ -107,7 +107,9 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
 
 def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
-    switch.while_staging = lambda: switch.late.append(SwapOutcome(2, 2.5, 9.0, 3, 49.0, 1.0))
+    switch.while_staging = lambda: switch.late.append(
+        SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
+    )
     swapper.turn()
     assert [swap["number"] for swap in swapper.status()["swaps"]] == [2, 1]
 
@@ -213,9 +215,9 @@ def test_two_replicas_that_refuse_one_version_roll_back_that_one_alone(board):
         board.move(number, VersionState.LIVE, "l", "better")
     first, second = Switch(), Switch()
     first.fault = second.fault = WeightsRefused("bad")
-    late = Swapper(board, second, "late", lambda: None)
+    late = Swapper(board, second, replica="late", before_canary=lambda: None)
     late._look()  # sees version 2 live, like the other one
-    Swapper(board, first, "rep", lambda: None).turn()
+    Swapper(board, first, replica="rep", before_canary=lambda: None).turn()
     assert board.read().live == 1
     late._roll_back(2, "bad")
     state = board.read()
@@ -225,7 +227,7 @@ def test_two_replicas_that_refuse_one_version_roll_back_that_one_alone(board):
 def test_a_refused_promotion_is_staged_once_and_a_new_one_again(clocked_board):
     board, now = clocked_board
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     switch.fault = WeightsRefused("bad")
     board.move(0, VersionState.LIVE, "l", "nothing before it to roll back to")
     for _ in range(3):
@@ -247,7 +249,7 @@ def test_only_new_events_are_read(board):
     read = []
     real = board.events
     board.events = lambda after_id="", wait_s=0.0: read.append(after_id) or real(after_id, wait_s)
-    swapper = Swapper(board, Switch(), "rep", lambda: None)
+    swapper = Swapper(board, Switch(), replica="rep", before_canary=lambda: None)
     for _ in range(3):
         swapper.turn()
     assert read == ["", *[real()[-1].event_id] * 2]
@@ -276,9 +278,9 @@ def test_a_time_out_is_tried_again_and_rolls_nothing_back(board, switch, swapper
 
 def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted(board):
     here, there, woken = Switch(), Switch(), []
-    on_it = Swapper(board, here, "rep", lambda: woken.append(here.draft_version))
-    beside = Swapper(board, there, "other", lambda: woken.append("other"))
-    board.move(1, VersionState.CANARY, "l", "better", "rep")
+    on_it = Swapper(board, here, replica="rep", before_canary=lambda: woken.append(here.draft_version))
+    beside = Swapper(board, there, replica="other", before_canary=lambda: woken.append("other"))
+    board.move(1, VersionState.CANARY, "l", "better", replica="rep")
     on_it.turn()
     beside.turn()
     assert (here.draft_version, there.draft_version, woken) == (1, 0, [0])
@@ -295,17 +297,17 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
 def test_a_canary_drafts_on_one_of_two_servers_of_one_name_whichever_the_board_gave_it(board):
     given, switches = ["", ""], [Switch(), Switch()]
     first, second = (
-        Swapper(board, switch, "rep", lambda: None, named=lambda place=place: given[place])
+        Swapper(board, switch, replica="rep", before_canary=lambda: None, named=lambda place=place: given[place])
         for place, switch in enumerate(switches)
     )
-    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    board.move(1, VersionState.CANARY, "l", "won", replica="rep")
     for names in (["", ""], ["rep", ""], ["rep", "rep~2"]):
         given[:] = names
         first.turn()
         second.turn()
         assert [switch.draft_version for switch in switches] == [int(names[0] == "rep"), 0]
     board.roll_back("replica:rep", "worse", 1)
-    board.move(2, VersionState.CANARY, "l", "won", "rep~2")
+    board.move(2, VersionState.CANARY, "l", "won", replica="rep~2")
     first.turn()
     second.turn()
     assert [switch.draft_version for switch in switches] == [0, 2]
@@ -314,16 +316,22 @@ def test_a_canary_drafts_on_one_of_two_servers_of_one_name_whichever_the_board_g
 def test_a_refused_canary_is_rolled_back_though_nothing_was_live_before_the_live_version(board):
     switch = Switch()
     switch.fault = WeightsRefused("bad")
-    board.move(1, VersionState.CANARY, "l", "better", "rep")
-    Swapper(board, switch, "rep", lambda: None).turn()
+    board.move(1, VersionState.CANARY, "l", "better", replica="rep")
+    Swapper(board, switch, replica="rep", before_canary=lambda: None).turn()
     state = board.read()
     assert (state.live, state.canary, state.rows[1].state) == (0, None, VersionState.ROLLED_BACK)
 
 
 def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board):
     now, switch, called = [0.0], Switch(), []
-    swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryTurns(20.0, lambda: now[0]))
-    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    swapper = Swapper(
+        board,
+        switch,
+        replica="rep",
+        before_canary=lambda: called.append(now[0]),
+        turns=CanaryTurns(20.0, lambda: now[0]),
+    )
+    board.move(1, VersionState.CANARY, "l", "won", replica="rep")
     seen = []
     for now[0] in (0.0, 19.0, 20.0, 39.0, 40.0, 60.0):
         swapper.turn()
@@ -353,13 +361,13 @@ def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number
 def test_a_new_live_version_is_staggered_and_one_that_drafted_before_is_not(board):
     now, switch = [0.0], Switch()
     rollout = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
-    swapper = Swapper(board, switch, "rep", lambda: None, rollout=rollout)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None, rollout=rollout)
     board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     assert switch.draft_version == 1  # it has just started
     swapper.turn()
-    board.move(2, VersionState.CANARY, "l", "won", "rep")
+    board.move(2, VersionState.CANARY, "l", "won", replica="rep")
     swapper.turn()
     board.roll_back("replica:rep", "worse", 2)
     swapper.turn()

@@ -142,7 +142,7 @@ def test_a_mixed_interval_is_of_the_target_that_it_began_under(replica) -> None:
 
 def test_versions_that_take_turns_are_each_compared_with_their_own_turns_under_the_new_target() -> None:
     replica = Replica(alternates=True)
-    replica.board.move(3, VersionState.CANARY, "l", "won", "rep")
+    replica.board.move(3, VersionState.CANARY, "l", "won", replica="rep")
     for target in ("7", "8"):
         replica.serve(2, target, [GOOD if target == "7" else DEAD] * USUAL)
     replica.serve(3, "8", [DEAD] * 20)
@@ -151,7 +151,7 @@ def test_versions_that_take_turns_are_each_compared_with_their_own_turns_under_t
 
 
 def test_the_live_arms_level_under_the_old_target_kills_no_canary(replica) -> None:
-    replica.board.move(3, VersionState.CANARY, "l", "won", "rep")
+    replica.board.move(3, VersionState.CANARY, "l", "won", replica="rep")
     other = DraftMonitor(replica.board, "other", CanaryRules(), GuardLimits(min_rounds=USUAL))
     for number in range(12):
         for round_ in range(10):

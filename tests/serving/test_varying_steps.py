@@ -27,7 +27,7 @@ from paceline.serving.wire.teacher_width import TeacherWidth
 from sglang_double import batch_of, request
 
 VOCAB, DIM, PROMPT = 50, 4, [3, 1, 4]
-FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 
 
 class ToyEngine:

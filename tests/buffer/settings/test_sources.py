@@ -47,7 +47,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_the_default(file):
     names = ("BUFFER_MAX_BYTES", "SPECULATOR", "BUFFER_CLAIM_IDLE_MS")
     assert [settings.value(name) for name in names] == [9, "chat", 600_000]
     assert [settings.origin(name) for name in names] == [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT]
-    assert BufferConfig.from_env(env) == BufferConfig("chat", 9)
+    assert BufferConfig.from_env(env) == BufferConfig(speculator="chat", max_bytes=9)
 
 
 def test_blanks_around_a_value_are_ignored():

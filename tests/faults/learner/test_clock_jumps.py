@@ -64,7 +64,7 @@ def put_canary(world):
     world.board.register(
         DraftVersion(number, 0, "target", "1", "eagle3", live.weights_uri, live.sha256, "soft", ("", "")), "ada", "try"
     )
-    world.board.move(number, VersionState.CANARY, "ada", "try it", "a")
+    world.board.move(number, VersionState.CANARY, "ada", "try it", replica="a")
     return number
 
 
