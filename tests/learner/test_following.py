@@ -127,8 +127,8 @@ def test_every_trace_counts_by_the_age_of_the_version_that_verified_it(house, mo
     drawn: list[tuple[Counter[str], Counter[str], Any]] = []
     draw = trainer.draw_batches
 
-    def noted(fresh: Any, replay: Any, passes: int, *rest: Any, **named: Any) -> Any:
-        batches = list(draw(fresh, replay, passes, *rest, **named))
+    def noted(fresh: Any, replay: Any, **named: Any) -> Any:
+        batches = list(draw(fresh, replay, **named))
         names = Counter(trace.trace_id for batch in batches for trace in batch)
         drawn.append((Counter({name: names[name] for name in ids(fresh)}), ids(replay), named["log_weights_N"]))
         return iter(batches)

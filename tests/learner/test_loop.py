@@ -317,7 +317,7 @@ def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None
 
 
 def test_a_candidate_that_somebody_else_moved_first_stays_where_it_is(house, monkeypatch: pytest.MonkeyPatch) -> None:
-    def conflict(*_: object) -> None:
+    def conflict(*_: object, **__: object) -> None:
         raise BoardConflict("taken")
 
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
