@@ -42,7 +42,18 @@ def run(**changes: object) -> Run:
     fields = {
         "results": results(),
         "max_tokens": 5,
-        "versions": [VersionLine(1, VersionState.LIVE, "better by 0.4", 1.5, 1.4, 800, predicted_accept_length=1.6)],
+        "versions": [
+            VersionLine(
+                1,
+                VersionState.LIVE,
+                "better by 0.4",
+                "better by 0.4",
+                judged_accept_length=1.5,
+                served_accept_length=1.4,
+                rounds=800,
+                predicted_accept_length=1.6,
+            )
+        ],
         "traces": TraceAccount(captured=100, delivered=97, dropped={"tap_full": 3}, learned=80, held_out=9, pending=8),
         "replay": (799, 800),
         "lossless": Lossless(40, ("py-3",)),

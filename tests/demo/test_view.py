@@ -18,8 +18,22 @@ STATE = ViewState(
     curves={"py": [1.0, 1.5, 2.0], "prose": [1.25]},
     live=2,
     versions=[
-        VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
-        VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
+        VersionLine(
+            1,
+            VersionState.REFUSED,
+            "interval [-0.1, 0.2] holds zero",
+            "interval [-0.1, 0.2] holds zero",
+            judged_accept_length=1.1,
+        ),
+        VersionLine(
+            2,
+            VersionState.LIVE,
+            "better by 0.4",
+            "better by 0.4",
+            judged_accept_length=1.5,
+            served_accept_length=1.4375,
+            rounds=800,
+        ),
     ],
     traces=TraceAccount(
         captured=100, delivered=97, dropped={"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8
