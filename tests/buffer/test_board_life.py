@@ -91,13 +91,13 @@ class TwoBoards(RuleBasedStateMachine):
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def become_canary(self, writer: int, number: int) -> None:
         self.register(writer, number, "learner", "trained", 1.0)
-        self.move(writer, number, CANARY, "learner", replica="won", was="a")
+        self.move(writer, number, CANARY, "learner", "won", "a")
 
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def go_live(self, writer: int, number: int) -> None:
         """Registered if need be, then live: a sequence that `move` seldom draws."""
         self.register(writer, number, "learner", "trained", 1.0)
-        self.move(writer, number, LIVE, "learner", replica="won")
+        self.move(writer, number, LIVE, "learner", "won")
 
     @rule(writer=st.integers(0, 1), number=st.none() | NUMBERS, by=MEMBERS, why=TEXTS)
     def roll_back(self, writer: int, number: int | None, by: str, why: str) -> None:
