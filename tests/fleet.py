@@ -81,12 +81,12 @@ def replica(unseen_s: float = 0.5, *, is_alive: bool = True, **status: object) -
     """A server that drafts with 1 and has delivered all that it captured."""
     said = {"draft_version": 1, "captured": 9, "delivered": 9, "dropped": {}, "open": 0, "queued": 0, "capture": "on"}
     at = NOW - unseen_s
-    return MemberSeen(said | {"at": at, "counters": {}} | status, at, is_alive)
+    return MemberSeen(status=said | {"at": at, "counters": {}} | status, last_seen_at=at, is_alive=is_alive)
 
 
 def learner(unseen_s: float = 0.5, *, is_alive: bool = True, **status: object) -> MemberSeen:
     at = NOW - unseen_s
-    return MemberSeen({"kind": "idle", "at": at, "counters": {}} | status, at, is_alive)
+    return MemberSeen(status={"kind": "idle", "at": at, "counters": {}} | status, last_seen_at=at, is_alive=is_alive)
 
 
 def snapshot(state: BoardState | None = None, histories: dict | None = None, **members: MemberSeen) -> Snapshot:

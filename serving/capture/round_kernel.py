@@ -57,21 +57,6 @@ def fits(verify_input: Any, logits: Tensor, features: Tensor | None) -> bool:
     return verify_input.tree_topk == 1 and logits.stride(-1) == 1 and is_whole
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _best(logits, vocab, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The lowest of equal ones, as torch.argmax has it, by which SGLang verified: lane by lane, then over the lanes."""
-    lane = tl.arange(0, BLOCK)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    best_id = lane
-    for begin in range(0, vocab, BLOCK):
-        ids = begin + lane
-        value = tl.load(logits + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
-        is_better = value > best
-        best = tl.where(is_better, value, best)
-        best_id = tl.where(is_better, ids, best_id)
-    return tl.min(tl.where(best == tl.max(best, axis=0), best_id, vocab), axis=0)
-
-
 # One kernel for every batch, whatever is captured of it: to compile another takes a second, in the scheduler's thread.
 # SGLang's request that warms a server up has this one compiled.
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -103,19 +88,24 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
     row = at.to(tl.int64)
     if has_rows:
         row = tl.load(rows + at).to(tl.int64)
-
     verdict = buffer + at * (width + 2)
     tl.store(verdict + node, tl.load(draft_token + row * width + node).to(tl.int32))
     if node == 0:
         tl.store(verdict + width, tl.load(seq_lens + row).to(tl.int32))
         tl.store(verdict + width + 1, tl.load(accept_lens + row).to(tl.int32))
-
-    best = _best(logits + (row * width + node) * logits_stride, vocab, BLOCK)
-    tl.store(buffer + requests * (width + 2) + at * width + node, best)
-
-    # Committed rows alone, one after another: before these are those of the requests before.
+    # The lowest of equal ones, as torch.argmax has it, by which SGLang verified: lane by lane, then over the lanes.
     lane = tl.arange(0, BLOCK)
-    committed = tl.load(accept_lens + row)
+    logit = logits + (row * width + node) * logits_stride
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    best_id = lane
+    for begin in range(0, vocab, BLOCK):
+        ids = begin + lane
+        value = tl.load(logit + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
+        best_id = tl.where(value > best, ids, best_id)
+        best = tl.where(value > best, value, best)
+    best_id = tl.where(best == tl.max(best, axis=0), best_id, vocab)
+    tl.store(buffer + requests * (width + 2) + at * width + node, tl.min(best_id, axis=0))
+    # Committed rows alone, one after another: before these are those of the requests before.
     before = tl.zeros((BLOCK,), tl.int32)
     for begin in range(0, at, BLOCK):
         is_before = begin + lane < at
@@ -126,7 +116,7 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
     out = buffer + features_begin + (tl.sum(before, axis=0) + node).to(tl.int64) * row_words
     source = tl.load(accept_index + row * depth + node, mask=node < depth, other=0)
     source = tl.where(source < 0, 0, source).to(tl.int64)
-    own_words = tl.where(node < committed, row_words, 0)
+    own_words = tl.where(node < tl.load(accept_lens + row), row_words, 0)
     for begin in range(0, own_words, BLOCK):
         word = begin + lane
         is_word = word < own_words

@@ -1,7 +1,8 @@
 """The kernel for a verify round against single operations of torch; without a GPU, by Triton's interpreter."""
 
-import importlib
-import sys
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from paceline.serving.capture import sglang_capture
 from paceline.serving.capture.device_output import FEATURE_DTYPES, Chosen, ForwardOutput
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
+from paceline.serving.capture.round_kernel import fits
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.split import CapturedForward
 from paceline.serving.wire.counts import CaptureCounts
@@ -24,17 +26,27 @@ from paceline.serving.wire.teacher_width import TeacherWidth
 
 WIDTH, DIM, BLOCK = 4, 6, 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MODULE = "paceline.serving.capture.round_kernel"
 
 
-@pytest.fixture
-def kernel(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", str(int(DEVICE == "cpu")))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    found = importlib.import_module(MODULE)
-    monkeypatch.setattr(found, "BLOCK", BLOCK)  # so that vocabulary and rows are read in several parts
-    yield found
-    del sys.modules[MODULE]
+def pack(*arguments):
+    """The kernel's buffer; vocabulary and rows are read in several parts."""
+    from paceline.serving.capture import round_kernel
+
+    round_kernel.BLOCK = BLOCK
+    return round_kernel.pack_round(*arguments)
+
+
+@pytest.fixture(scope="module")
+def packing():
+    """Where the kernel runs: a GPU, or a process that has loaded Triton as an interpreter."""
+    if DEVICE == "cuda":
+        yield pack
+        return
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")  # read when Triton is imported
+            process.submit(os.getpid).result()
+        yield lambda *arguments: process.submit(pack, *arguments).result()
 
 
 def random_round(batch_size, vocab, dtype, seed):
@@ -77,25 +89,25 @@ def chosen_of(rows, batch_size):
     return Chosen(tuple(rows), tuple(f"r{row}" for row in rows), (True,) * len(rows), 3, "7", row_index=index)
 
 
-def packed_on_device(kernel, answered, features, rows):
+def packed_on_device(packing, answered, features, rows):
     (_, lens, index), verify_input, batch, logits_output = answered
     there = [each if each is None else each.to(DEVICE) for each in (lens, index, features, rows)]
     result = (None, *there[:2])
     on_device = SimpleNamespace(**{**vars(verify_input), "draft_token": verify_input.draft_token.to(DEVICE)})
     logits = logits_output.next_token_logits.to(DEVICE)
-    return kernel.pack_round(result, on_device, batch.seq_lens.to(DEVICE), logits, *there[2:]).cpu()
+    return packing(result, on_device, batch.seq_lens.to(DEVICE), logits, *there[2:]).cpu()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, None])
 @pytest.mark.parametrize(("rows", "batch_size"), [([0], 1), ([0, 1, 2], 3), ([2, 0], 4)])
 @pytest.mark.parametrize("vocab", [7, 16, 50])
-def test_the_kernel_writes_what_single_operations_make(kernel, vocab, rows, batch_size, dtype):
+def test_the_kernel_writes_what_single_operations_make(packing, vocab, rows, batch_size, dtype):
     answered = random_round(batch_size, vocab, dtype or torch.float32, seed=vocab + batch_size)
     _, verify_input, _, logits_output = answered
     features = None if dtype is None else logits_output.hidden_states
     chosen = chosen_of(rows, batch_size)
-    assert kernel.fits(verify_input, logits_output.next_token_logits, features)
-    buffer = packed_on_device(kernel, answered, features, chosen.row_index)
+    assert fits(verify_input, logits_output.next_token_logits, features)
+    buffer = packed_on_device(packing, answered, features, chosen.row_index)
     expected = by_operations(chosen, features is not None, answered)
     head = partial(sglang_capture._packed_head, chosen, WIDTH, FEATURE_DTYPES[dtype or torch.float32])
     packed = ForwardOutput(chosen, {PACKED: buffer}, head, None, None)
@@ -131,5 +143,5 @@ def test_a_buffer_of_another_size_is_an_error(words):
         (SimpleNamespace(tree_topk=1), torch.zeros(4, 8), torch.zeros(8, 4).T),
     ],
 )
-def test_rounds_that_the_kernel_does_not_know_are_left_to_single_operations(kernel, verify_input, logits, features):
-    assert not kernel.fits(verify_input, logits, features)
+def test_rounds_that_the_kernel_does_not_know_are_left_to_single_operations(verify_input, logits, features):
+    assert not fits(verify_input, logits, features)

@@ -51,7 +51,7 @@ def switch():
 
 @pytest.fixture
 def swapper(board, switch):
-    return Swapper(board, switch, "rep", lambda: None)
+    return Swapper(board, switch, replica="rep", before_canary=lambda: None)
 
 
 @pytest.fixture
