@@ -23,7 +23,7 @@ PLANTS = {
     "the verify hook": ("capture.sglang_capture", "SglangCapture", "_verified"),
     "choosing in the prefill hook": ("capture.request_choice", "RequestChoice", "choose"),
     "the prefill hook": ("capture.sglang_capture", "SglangCapture", "_prefilled"),
-    "the copy to the host": ("capture.device_output", "", "replace"),
+    "the copy to the host": ("capture.device_output", "ForwardOutput", "_with"),
     "the outbox": ("capture.outbox", "Outbox", "add"),
     "a message to the courier": ("capture.device_output", "ForwardOutput", "to_wire"),
     "the hook of pulled requests": ("swap.swap_channel", "SwapChannel", "take"),
@@ -44,7 +44,7 @@ def plant(name: str, file: Path) -> None:
     """Let one function raise while `file` names it."""
     module, owner, function = PLANTS[name]
     found: Any = importlib.import_module(f"paceline.serving.{module}")
-    found = getattr(found, owner) if owner else found
+    found = getattr(found, owner)
     body: Callable[..., Any] = getattr(found, function)
 
     def planted(*arguments: Any, **named: Any) -> Any:
