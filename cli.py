@@ -17,8 +17,8 @@ from .dashboards.terminal import Debug, Door, fail, needing_extra, new_token, op
 from .dashboards.window.command import window
 
 if TYPE_CHECKING:
+    from .buffer.board.version import BoardState
     from .buffer.settings.sources import Settings
-    from .buffer.version import BoardState
     from .dashboards.doctor.board_side import AliasLook
 
 app = typer.Typer(cls=Door, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -104,8 +104,8 @@ def promote(
 
     They swap it in while they serve. Exit code 1: it was refused, or a server that is alive has not taken it in time.
     """
-    from .buffer.version import VersionState
-    from .buffer.weights_file import check_weights
+    from .buffer.board.version import VersionState
+    from .buffer.board.weights_file import check_weights
     from .dashboards.adoption import say_adoption
 
     board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
@@ -137,7 +137,7 @@ def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = Non
 
     Exit code 1: no such member was seen in the last 7 days, or it is alive.
     """
-    from .buffer.farewell import say_ended
+    from .buffer.board.farewell import say_ended
 
     board = open_access(redis_url, speculator).board_for(operator(), f"forget {member}")
     say_ended(board, member)

@@ -2,5 +2,6 @@
 
 In: DraftTrace from serving, DraftVersion and board events from learners and operators.
 Out: the same, claimed, acked, replayed or followed; reading consumes nothing.
-Every other package may import this one. It knows Redis (only in redis_*.py) and never torch, celery, mlflow or sglang.
+Every other package may import this one. Redis is known to its files named redis_*.py alone; torch, celery, mlflow and
+sglang to none of them.
 """

@@ -25,7 +25,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from redis.retry import Retry
 
 from .errors import BufferUnavailable, ConfigError
-from .masking import masked
+from .plain_text import masked
 
 #: Longest wait for a connection, and for a reply. Redis answers within milliseconds; two seconds also cover a slow
 #: network, and a courier or learner that waits longer is better off counting the failure.
@@ -146,9 +146,9 @@ def translate_redis_errors(client: redis.Redis) -> Iterator[None]:
         raise BufferUnavailable(f"Redis at {address(client)}: {error}; {_next_step(client, error)}") from error
 
 
-def load_script(client: redis.Redis, file_name: str) -> Any:
-    """Return the Lua script `file_name` of this folder as redis-py's callable; sent again if the server lost it."""
-    return client.register_script(Path(__file__).with_name(file_name).read_text(encoding="utf-8"))
+def load_script(client: redis.Redis, path: Path) -> Any:
+    """Return the Lua script in the file `path` as redis-py's callable; sent again if the server lost it."""
+    return client.register_script(path.read_text(encoding="utf-8"))
 
 
 def refuse_text_client(client: redis.Redis) -> None:

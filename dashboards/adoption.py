@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..buffer.base import VersionBoard
+from ..buffer.board.member_status import MemberStatus, read_status
+from ..buffer.board.version_board import VersionBoard
 from ..buffer.finding import SOMETHING_WRONG, WELL
-from ..buffer.member_status import MemberStatus, read_status
 from ..policies.verdict_words import sentence
 from .snapshot import REPLICA
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..buffer.member_status import MemberStatus
+from ..buffer.board.member_status import MemberStatus
+from ..buffer.board.version import VersionState
 from ..buffer.plain_text import utc_time
-from ..buffer.version import VersionState
 from ..policies.guard import Alarm
 from ..policies.readings.reader_alarms import (
     drafts_apart,

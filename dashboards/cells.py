@@ -2,8 +2,8 @@
 
 from rich.text import Text
 
+from ..buffer.board.version import OTHER_LABELS
 from ..buffer.plain_text import printable
-from ..buffer.version import OTHER_LABELS
 
 UNKNOWN = "unknown"
 

@@ -7,10 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.audit import entry_time
+from ..buffer.board.audit import entry_time
+from ..buffer.board.version import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR, BoardEvent, BoardRow
 from ..buffer.plain_text import utc_time
-from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
-from ..buffer.version import BoardEvent, BoardRow
 from ..policies import judged_on
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.readings.served_drafts import ServedDraft

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..buffer.board.version import BoardEvent
 from ..buffer.errors import ConfigError
-from ..buffer.version import BoardEvent
 from ..policies.readings.served_drafts import ServedDraft, served_drafts
 from ..policies.readings.served_labels import served_labels
 from .draft_card import DraftCard

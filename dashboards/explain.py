@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..buffer.board.version import BoardState
 from ..buffer.errors import ConfigError
 from ..buffer.plain_text import printable
-from ..buffer.version import BoardState
 from ..policies.readings.causes.answer import answer
 from ..policies.readings.causes.explanation import Effect, Explanation, Finding, Period, explain
 from ..policies.readings.causes.parts import factor_of

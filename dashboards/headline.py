@@ -5,9 +5,9 @@ Each is one sentence with its level. An answer that nobody alive stands for is u
 
 from collections.abc import Sequence
 
-from ..buffer.audit import entry_time
+from ..buffer.board.audit import entry_time
+from ..buffer.board.version import BoardRow
 from ..buffer.finding import Finding, Level
-from ..buffer.version import BoardRow
 from ..policies.readings.traffic_move import TrafficMove
 from .alarm_lines import AlarmLine
 from .cells import ago

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..buffer.board.member_board import MemberSeen
 from ..buffer.finding import Finding, Level
-from ..buffer.member_board import MemberSeen
 from .cells import ago, length
 from .headline import nobody_learns, nobody_serves
 from .served import WINDOW_S, Served

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from rich.table import Table
 
-from ..buffer.member_board import MemberSeen
-from ..buffer.member_status import MemberStatus, WorkSaid
+from ..buffer.board.member_board import MemberSeen
+from ..buffer.board.member_status import MemberStatus, WorkSaid
 from ..policies.verdict_words import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended

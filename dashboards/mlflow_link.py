@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from ..buffer.board.member_board import MemberSeen
 from ..buffer.finding import Finding, Level
-from ..buffer.member_board import MemberSeen
 from .cells import ago
 from .snapshot import LEARNER, Snapshot
 

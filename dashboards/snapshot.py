@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ..buffer.base import VersionBoard
-from ..buffer.counters import Counters
-from ..buffer.member_board import MemberSeen
-from ..buffer.version import BoardState
+from ..buffer.board.counters import Counters
+from ..buffer.board.member_board import MemberSeen
+from ..buffer.board.version import BoardState
+from ..buffer.board.version_board import VersionBoard
 
 REPLICA = "replica:"
 LEARNER = "learner:"

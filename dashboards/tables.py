@@ -9,9 +9,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ..buffer.board.version import (
+    JUDGED_SCORE,
+    PREDICTED_SCORE,
+    PREDICTED_STANDARD_ERROR,
+    BoardRow,
+    BoardState,
+    VersionState,
+)
 from ..buffer.plain_text import utc_time
-from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
-from ..buffer.version import BoardRow, BoardState, VersionState
 from ..policies import judged_on
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.verdict_words import figures, lead, sentence

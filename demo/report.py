@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.trace import DraftTrace
+from ..buffer.stream.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, VersionsTable
 from ..policies.acceptance import Tally, served_tally
 from ..policies.readings.ratio_sums import RatioSums

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.config import BufferConfig
 from ..buffer.errors import ConfigError
-from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
-from ..buffer.redis_stream import RedisTraceBuffer
+from ..buffer.stream.redis_stream import RedisTraceBuffer
 from ..rig.deployment import (
     CONTEXT_TOKENS,
     DRAFT_STEPS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ..buffer.base import TraceBuffer
+from ..buffer.stream.trace_buffer import TraceBuffer
 from ..dashboards.tables import as_int
 from ..rig.prompts import Prompt
 from ..rig.reader import SpeculatorReader, Swap, drain_check

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from ..buffer.version import VersionState
+from ..buffer.board.version import VersionState
 from ..dashboards.tables import VersionLine
 from ..policies.readings.ratio_sums import RatioSums
 from ..rig.reader import Swap

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
-from ..buffer.redis_board import RedisVersionBoard
+from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import broker_url, connect, tls_settings
 from .config import LearnerConfig, from_env
 from .disk import require_writable

@@ -8,15 +8,15 @@ from shlex import quote
 
 from transformers import AutoTokenizer
 
-from ..buffer.base import TraceBuffer
 from ..buffer.config import BufferConfig
 from ..buffer.drafts.checkpoint import local_folder
 from ..buffer.errors import ConfigError, told
 from ..buffer.redis_client import connect
-from ..buffer.redis_stream import RedisTraceBuffer
 from ..buffer.settings.fields import configured
 from ..buffer.settings.sources import Settings
 from ..buffer.settings.table import LOCAL_REDIS
+from ..buffer.stream.redis_stream import RedisTraceBuffer
+from ..buffer.stream.trace_buffer import TraceBuffer
 from .disk import write_folder
 from .model.draft_io import random_draft, target_config
 from .model.draft_vocabulary import DraftVocabulary, choose, count_tokens

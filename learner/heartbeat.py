@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
-from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.counters import COUNTERS, ENDED, LEFT, STALLED, as_json
+from ..buffer.board.counters import COUNTERS, ENDED, LEFT, STALLED, as_json
+from ..buffer.board.lease import renewed
+from ..buffer.board.member_name import MemberName
+from ..buffer.board.version_board import VersionBoard
 from ..buffer.errors import BufferUnavailable
-from ..buffer.lease import renewed
-from ..buffer.member_name import MemberName
 from ..buffer.plain_text import printable
+from ..buffer.stream.trace_buffer import TraceBuffer
 from .config import LearnerConfig
 from .work_tally import WorkTally
 

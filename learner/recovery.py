@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.board.version import BoardState
+from ..buffer.board.version_board import VersionBoard
 from ..buffer.drafts.checkpoint import local_folder
 from ..buffer.drafts.single_file import draft_folder
 from ..buffer.errors import ConfigError
-from ..buffer.version import BoardState
+from ..buffer.stream.trace_buffer import TraceBuffer
 from .config import LearnerConfig
 from .delivery.publisher import Lineage, publish_initial
 from .delivery.rollout import LEARNER, refuse_undecided

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.board.redis_board import RedisVersionBoard
+from ..buffer.board.version import DraftVersion
+from ..buffer.board.version_board import VersionBoard
 from ..buffer.errors import BoardConflict
-from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
-from ..buffer.redis_stream import RedisTraceBuffer
-from ..buffer.version import DraftVersion
+from ..buffer.stream.redis_stream import RedisTraceBuffer
+from ..buffer.stream.trace_buffer import TraceBuffer, TraceEntry
 from .claim.intake import ByOutcome, Outcome
 from .claim.recomputed import with_features
 from .config import LearnerConfig

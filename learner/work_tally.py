@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..buffer.base import BufferCounts
+from ..buffer.board.counters import Counters, LearnerCounters
 from ..buffer.code_version import code_version
-from ..buffer.counters import Counters, LearnerCounters
+from ..buffer.stream.trace_buffer import BufferCounts
 
 #: The phase between two learning rounds.
 IDLE = "idle"

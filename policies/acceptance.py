@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ..buffer.stream.trace import NO_DRAFT, DraftTrace, Int32s
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from ..buffer.reason import Reason, ReasonCode, because
+from ..buffer.board.reason import Reason, ReasonCode, because
 from .acceptance import Tally
 from .canary_begins import BeginTests
 

@@ -22,7 +22,7 @@ accuses by itself: the second bound does not hold there.
 import math
 from collections.abc import Iterator, Sequence
 
-from ..buffer.reason import Reason, ReasonCode, because
+from ..buffer.board.reason import Reason, ReasonCode, because
 from .acceptance import Tally
 from .canary_blocks import BlockTest
 from .canary_harm import HarmTest, log_mean_exp

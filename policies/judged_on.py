@@ -9,8 +9,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..buffer.trace import DraftTrace
-from ..buffer.version import OTHER_LABELS, JudgedOn
+from ..buffer.board.version import OTHER_LABELS, JudgedOn
+from ..buffer.stream.trace import DraftTrace
 
 #: Labels counted by name; a client may invent any number, and a version is on the board for ever.
 MAX_LABELS = 6

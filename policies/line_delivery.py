@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..buffer.reason import Reason, ReasonCode, because
+from ..buffer.board.reason import Reason, ReasonCode, because
 from .paired import Paired
 from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest
 

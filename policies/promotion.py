@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from ..buffer.reason import Reason
-from ..buffer.version import JudgedOn
+from ..buffer.board.reason import Reason
+from ..buffer.board.version import JudgedOn
 from .acceptance import Tally
 from .line_delivery import Delivery, Ground
 from .paired import Paired, by_prompt

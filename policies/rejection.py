@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.trace import DraftTrace, Float32s, VerdictRule
+from ..buffer.stream.trace import DraftTrace, Float32s, VerdictRule
 from .acceptance import Tally, proposed_drafts
 
 Floats = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from ..buffer.reason import ReasonCode, Why
+from ..buffer.board.reason import ReasonCode, Why
 
 #: Odds above are said to be above.
 _MOST_SHOWN = 1_000_000

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.weights_file import weights_file
+from ..buffer.board.version_board import VersionBoard
+from ..buffer.board.weights_file import weights_file
+from ..buffer.stream.trace_buffer import TraceBuffer
 from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
 from ..policies.readings.ratio_sums import RatioSums
 from ..policies.readings.served_drafts import served_drafts

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..buffer.errors import DecodeError
-from ..buffer.trace import DraftTrace
-from ..buffer.trace_codec import decode_trace, encode_trace
+from ..buffer.stream.trace import DraftTrace
+from ..buffer.stream.trace_codec import decode_trace, encode_trace
 
 MAGIC = b"paceline traces 1\n"
 _LENGTH_BYTES = 4

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ..buffer.counters import COUNTERS, Counters, SchedulerCounters, as_json
-from ..buffer.redis_board import RedisVersionBoard
+from ..buffer.board.counters import COUNTERS, Counters, SchedulerCounters, as_json
+from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .breaker import Breaker
 from .capture.courier_process import CourierProcess

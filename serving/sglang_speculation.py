@@ -7,7 +7,7 @@ import functools
 from typing import Any, Final
 
 from ..buffer.errors import CaptureUnavailable
-from ..buffer.trace import VerdictRule
+from ..buffer.stream.trace import VerdictRule
 
 #: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
 CHAIN_FLAGS: Final = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"

@@ -2,14 +2,14 @@
 
 import numpy as np
 from fleet import version
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import FeatureDtype
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.stream.trace import FeatureDtype
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
+from twins.memory_board import MemoryVersionBoard
 
 RULES = CanaryRules(max_requests=60)
 DEAD = 0

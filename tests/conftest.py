@@ -23,8 +23,8 @@ from grouping import ORDER, SLOW, group_of, in_order
 from hypothesis import HealthCheck, settings
 from in_memory import memory_folder
 from naive_draft import build_draft, decode_naively, scaled_turn
-from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.stream.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.rig.readiness import free_port
 from xdist.scheduler import LoadScopeScheduling
 

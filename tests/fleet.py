@@ -6,8 +6,7 @@ from dataclasses import astuple
 from threading import Event, Thread
 from time import time
 
-from paceline.buffer.base import VersionBoard
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     LENGTH_EDGES,
     STEP_MS_EDGES,
     Counters,
@@ -20,12 +19,13 @@ from paceline.buffer.counters import (
     TraceCounters,
     as_json,
 )
+from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.member_board import MemberSeen
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from paceline.dashboards.snapshot import Snapshot
 from paceline.policies.readings.ratio_sums import RatioSums
+from twins.memory_board import MemoryVersionBoard
 
 NOW = 10_000.0
 #: When the last draft of `board` went live.

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import DraftVersion, VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.board.version import DraftVersion, VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from paceline.buffer.trace import DraftTrace, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.stream.trace import DraftTrace, Sampling, VerdictRule, VerifyRounds
 from paceline.learner.claim.intake import is_held_out
 from paceline.learner.judging.replay import replay_logprobs
 

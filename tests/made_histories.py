@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     Counters,
     LearnerCounters,
     SchedulerCounters,

@@ -4,10 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.board.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
@@ -16,6 +15,7 @@ from paceline.policies.line_delivery import Ground
 from paceline.policies.prediction import Prediction
 from paceline.policies.promotion import Measured, Promotion, Verdict
 from paceline.policies.readings.ratio_sums import RatioSums
+from twins.memory_board import MemoryVersionBoard
 
 MODEL = "paceline-chat"
 #: A busy machine may take its time, and what is registered is asserted.

@@ -1,7 +1,7 @@
 """Forwards as the courier gets them, made by hand: for tests that count rounds."""
 
 import numpy as np
-from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
 GREEDY = Sampling()

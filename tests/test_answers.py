@@ -9,9 +9,9 @@ import time
 
 import pytest
 from fleet import counted, publish, requests, version
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
 from waiting import until
@@ -20,8 +20,8 @@ from waiting import until
 BEATS = """
 import sys, time
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import Counters, as_json
-from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.board.counters import Counters, as_json
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 
 board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
@@ -138,7 +138,7 @@ def test_alarms_as_json_are_one_object_a_line(paceline, board):
 def served(board):
     """Two drafts, of which the second had more accepted."""
     cells = requests(0, "py", [(10, 5), (9, 4)] * 5), requests(1, "py", [(10, 12), (9, 11)] * 5)
-    from paceline.buffer.counters import as_json
+    from paceline.buffer.board.counters import as_json
 
     board.beat("replica:a", {"draft_version": 1, "counters": as_json(counted(time.time(), *cells))}, 60.0)
 

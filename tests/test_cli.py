@@ -10,10 +10,10 @@ import sys
 
 import pytest
 from fleet import publish, version
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
 

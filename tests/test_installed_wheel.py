@@ -18,14 +18,15 @@ from typing import Any
 
 import httpx
 import pytest
-from paceline.buffer.base import BufferCounts, TraceBuffer, VersionBoard
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import DraftVersion
+from paceline.buffer.board.version_board import VersionBoard
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import DraftVersion
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_buffer import BufferCounts, TraceBuffer
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.reader import drain_check
 from paceline.rig.readiness import free_port

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import redis
 from fleet import beating, learner_status, publish, replica_status
-from paceline.buffer.board_access import BoardAccess, list_speculators, open_board
+from paceline.buffer.board.board_access import BoardAccess, list_speculators, open_board
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import PAYLOAD, TRACES
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.settings.sources import read_settings
-from paceline.buffer.version import VersionState
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.dashboards.exporter.collector import BoardCollector
 from paceline.rig.services import redis_server
 from scraped import scrape, value

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import paceline.buffer.trace
+import paceline.buffer.stream.trace
 
 
 def test_nothing_is_public_by_accident_and_every_public_name_can_be_imported() -> None:

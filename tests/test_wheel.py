@@ -111,7 +111,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
 
     assert files(wheel / "paceline") == files(HOUSE)
     lists = {"serving/cpu_host/requirements.txt", "serving/cpu_host/requirements-0.5.23.txt"}
-    assert {"buffer/stream.lua", *lists, f"{STUBS}/sgl_kernel/tree.py"} <= files(HOUSE)
+    assert {"buffer/stream/stream.lua", *lists, f"{STUBS}/sgl_kernel/tree.py"} <= files(HOUSE)
 
 
 def test_an_extra_names_all_that_its_folder_imports() -> None:

@@ -1,7 +1,7 @@
 """One request of a toy server, forward by forward, for tests of what the courier makes of it."""
 
 import numpy as np
-from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
 from paceline.serving.courier.assembler import WindowAssembler
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.wire.counts import CaptureCounts

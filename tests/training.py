@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import torch
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.stream.trace import DraftTrace
 
 
 def training_traces(make_trace: Callable[..., DraftTrace], seeds: Iterable[int], **changes: object) -> list[DraftTrace]:

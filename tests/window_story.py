@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import astuple, replace
 from typing import Any
 
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     COUNTERS,
     Counters,
     DraftPositions,
@@ -16,10 +16,10 @@ from paceline.buffer.counters import (
     TraceCounters,
     as_json,
 )
-from paceline.buffer.reason import ReasonCode, Why, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
+from paceline.buffer.board.reason import ReasonCode, Why, because
+from paceline.buffer.board.version import DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.ratio_sums import RatioSums
+from twins.memory_board import MemoryVersionBoard
 
 START = 1_790_000_100.0
 REPLICA = "replica:gpu-0"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...rig.prompts import Prompt
 from ..measure.answers import Answer, Ask, answer_all, asks
 from ..measure.measured_server import MeasuredServer

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffer.trace import NO_DRAFT, DraftTrace
+from ...buffer.stream.trace import NO_DRAFT, DraftTrace
 from ...learner.judging.replay import replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft

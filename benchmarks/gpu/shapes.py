@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ...buffer.weights_file import WEIGHTS_FILE
+from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...learner.disk import write_folder
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.model.eagle3_config import Eagle3Config

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ...buffer.trace import DraftTrace, Sampling
+from ...buffer.stream.trace import DraftTrace, Sampling
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.batch import collate, verdict_rows
 from ...learner.training.batch_sampling import draw_batches

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...buffer.trace import DraftTrace, VerdictRule
+from ...buffer.stream.trace import DraftTrace, VerdictRule
 from ...dashboards.tables import as_int
 from ...learner.judging.paired_replay import why_unscored
 from ...rig.deployment import LocalDeployment

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ...buffer.settings.table import BY_NAME
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...learner.judging import paired_replay
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft

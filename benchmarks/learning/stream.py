@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 
 #: One in so many requests of a domain is kept for tuning the learning rate and is in no stream.
 TUNING_EVERY = 4

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from ...buffer.stream.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.disk import write_folder
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.trainer import DraftTrainer, TrainingPlan

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ...buffer.trace import DraftTrace
-from ...buffer.version import VersionState
+from ...buffer.board.version import VersionState
+from ...buffer.stream.trace import DraftTrace
 from ...dashboards.tables import as_counts
 from ...learner.judging.replay import replay_logprobs, replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft

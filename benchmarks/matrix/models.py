@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from ...buffer.weights_file import WEIGHTS_FILE
+from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
 from .rows import EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3

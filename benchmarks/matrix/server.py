@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...rig.reader import SpeculatorReader
 from ...rig.readiness import free_port
 from ...rig.services import Service, sglang_service

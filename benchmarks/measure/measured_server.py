@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.version import DraftVersion, VersionState
+from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.config import BufferConfig
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
-from ...buffer.version import DraftVersion, VersionState
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.stream.redis_stream import RedisTraceBuffer
+from ...buffer.stream.trace_buffer import TraceBuffer
 from ...dashboards.tables import as_counts, as_int
 from ...rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...buffer.board.version import VersionState
 from ...buffer.errors import BufferUnavailable
-from ...buffer.version import VersionState
 from ...dashboards.tables import as_int
 from ...policies.acceptance import Tally
 from ...rig.progress import Report

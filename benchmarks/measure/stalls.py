@@ -20,8 +20,8 @@ import httpx
 import torch
 from safetensors.torch import load_file
 
-from ...buffer.version import VersionState
-from ...buffer.weights_file import WEIGHTS_FILE
+from ...buffer.board.version import VersionState
+from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...rig.prompts import Prompt
 from ...rig.ratio import Spread
 from ...rig.traffic import Served, longest_gap_ms, send

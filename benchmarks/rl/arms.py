@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...learner.judging.paired_replay import tallies
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...policies.acceptance import Tally

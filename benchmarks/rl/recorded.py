@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...rig.processes import run_to_its_end
 from ...rig.trace_file import read_traces
 

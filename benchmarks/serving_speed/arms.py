@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...rig.speed.arm import Arm
 
 PLAIN = "plain"

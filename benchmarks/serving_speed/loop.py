@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.counters import COUNTERS, counters_of
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
-from ...buffer.counters import COUNTERS, counters_of
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...rig.deployment import LEARNER, LocalDeployment
 from ...rig.models.target import TargetModel
 from ...rig.reader import SpeculatorReader, drain_check

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...learner.disk import write_folder
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.trainer import DraftTrainer, TrainingPlan

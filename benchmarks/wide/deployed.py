@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...rig.readiness import free_port
 from ...rig.services import redis_service
 from ...serving.breaker import Breaker

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from ...buffer.stream.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.model.eagle3_config import Eagle3Config
 from ...learner.training.batch import Batch, collate

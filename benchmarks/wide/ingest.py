@@ -10,7 +10,7 @@ from typing import Any
 
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...rig.ratio import Ratio, ratio
 from ...rig.readiness import free_port
 from ...rig.services import redis_service

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...learner.model.draft_io import save_draft
 from ...serving.swap.staging import read_layout, stage
 from .fitting import random_draft

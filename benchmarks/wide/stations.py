@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...buffer.trace_codec import encode_trace
+from ...buffer.stream.trace_codec import encode_trace
 from ...learner.claim.intake import Intake, Outcome, sort_entries
 from .deployed import TARGET, TARGET_VERSION, Deployed, ProcessorTime, deployed
 from .traffic import VOCABULARY, ActedScheduler, Load, Spent

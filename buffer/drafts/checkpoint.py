@@ -8,8 +8,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+from ..board.weights_file import WEIGHTS_FILE
 from ..errors import ConfigError
-from ..weights_file import WEIGHTS_FILE
 
 CONFIG_FILE = "config.json"
 PICKLE_FILE = "pytorch_model.bin"

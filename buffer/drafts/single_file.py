@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..board.weights_file import WEIGHTS_FILE, sha256_of
 from ..errors import ConfigError
-from ..weights_file import WEIGHTS_FILE, sha256_of
 from .checkpoint import CONFIG_FILE, WeightFiles, local_folder, weight_files
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, Literal
 
-from ..masking import masked
+from ..plain_text import masked
 from .kinds import Count, Interval, Name, Portion, Remembered, Seconds, Share, Text, Whole
 from .setting import Setting
 

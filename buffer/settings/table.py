@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from ..masking import masked
+from ..plain_text import masked
 from .kinds import Count, Name, Portion, Seconds, Text, Whole
 from .learner_rows import LEARNER_ROWS
 from .pacing_names import PacingName

@@ -13,7 +13,7 @@ from ...buffer.plain_text import printable
 from ..terminal import fail, one_line_errors
 
 if TYPE_CHECKING:
-    from ...buffer.board_access import BoardAccess
+    from ...buffer.board.board_access import BoardAccess
     from ...buffer.settings.sources import Settings
 
 RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
@@ -35,7 +35,7 @@ def read_settings() -> "Settings":
 
 def open_access(redis_url: str | None, speculator: str | None) -> "BoardAccess":
     """The board that the options and the settings name. Raises as `open_board` does, and ConfigError."""
-    from ...buffer.board_access import open_board
+    from ...buffer.board.board_access import open_board
 
     return open_board(read_settings(), redis_url, speculator)
 
@@ -45,7 +45,7 @@ def open_known(redis_url: str | None, speculator: str | None) -> "BoardAccess":
 
     Whoever mistypes a name would otherwise read that nothing is known of it.
     """
-    from ...buffer.board_access import list_speculators
+    from ...buffer.board.board_access import list_speculators
 
     access = open_access(redis_url, speculator)
     if not access.board.read().rows and not access.board.members():

@@ -80,7 +80,7 @@ def audit(
     speculator: Speculator = None,
 ) -> None:
     """Show who changed what on the board, when and why, and which operators were refused; newest last."""
-    from ...buffer.audit import audit_fields, audit_line, audit_trail
+    from ...buffer.board.audit import audit_fields, audit_line, audit_trail
     from ...policies.verdict_words import sentence
 
     with answering():

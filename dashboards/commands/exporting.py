@@ -22,7 +22,7 @@ def exporter(
     It reads and never writes, and starts without Redis: `paceline_up` says whether that answers. Exit code 1: the port
     is taken, or a setting is wrong.
     """
-    from ...buffer.board_access import check_redis_url, list_speculators, open_board
+    from ...buffer.board.board_access import check_redis_url, list_speculators, open_board
     from ...buffer.errors import ConfigError
 
     with needing_extra("prometheus"):

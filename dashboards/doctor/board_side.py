@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ...buffer.board_access import open_board
+from ...buffer.board.board_access import open_board
+from ...buffer.board.version import BoardState
+from ...buffer.board.weights_file import check_weights
 from ...buffer.config import BufferConfig
 from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, WeightsRefused
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import connect
 from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
-from ...buffer.version import BoardState
-from ...buffer.weights_file import check_weights
 from ..mlflow_link import mlflow_waits
 from ..served import HISTORY_S
 from ..snapshot import Snapshot, take

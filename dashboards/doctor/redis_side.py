@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import address
-from ...buffer.redis_room import read_room, redis_version
+from ...buffer.stream.redis_room import read_room, redis_version
 
 #: The first release with every command that paceline uses.
 OLDEST = (6, 2)

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from ...buffer.counters import Counters, counters_of
-from ...buffer.member_board import MemberSeen
-from ...buffer.scores import PREDICTED_SCORE
-from ...buffer.version import BoardRow
+from ...buffer.board.counters import Counters, counters_of
+from ...buffer.board.member_board import MemberSeen
+from ...buffer.board.version import PREDICTED_SCORE, BoardRow
 from ..alarm_lines import standing_and_recent
 from ..snapshot import Snapshot, has_ended
 from .learner_samples import learner_samples

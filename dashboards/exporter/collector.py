@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, ConfigError, DecodeError
 from ..snapshot import Snapshot
 from .board_samples import board_samples

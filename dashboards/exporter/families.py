@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...buffer.counters import LENGTH_EDGES, STEP_MS_EDGES
+from ...buffer.board.counters import LENGTH_EDGES, STEP_MS_EDGES
 
 
 class Kind(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ...buffer.counters import LearnerCounters
+from ...buffer.board.counters import LearnerCounters
 from .samples import Sample
 
 #: Among a learner's verdicts, the rounds that an exception ended.

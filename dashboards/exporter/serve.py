@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.version_board import VersionBoard
 from .collector import BoardCollector
 
 

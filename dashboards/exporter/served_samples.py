@@ -1,15 +1,15 @@
 """Samples of what a replica serves: rounds by draft, label and position, decode steps, swaps, traces.
 
-A replica tells a bounded number of drafts and labels apart (ServedCounters in buffer/counters.py). A cell that gives
-way is poured into `other` of its draft, a draft into `older`, so these two jump, and a cell that comes back starts
-at 0. The sums over all cells, and over those of one draft, never do: they are metrics of their own, and figures over
-more than one cell come from those.
+A replica tells a bounded number of drafts and labels apart (ServedCounters in buffer/board/counters.py). A cell that
+gives way is poured into `other` of its draft, a draft into `older`, so these two jump, and a cell that comes back
+starts at 0. The sums over all cells, and over those of one draft, never do: they are metrics of their own, and figures
+over more than one cell come from those.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...buffer.counters import (
+from ...buffer.board.counters import (
     LENGTH_EDGES,
     OTHER_BATCHES,
     OTHER_STEPS,

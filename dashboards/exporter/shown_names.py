@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...buffer.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, Counters
-from ...buffer.version import OTHER_LABELS
+from ...buffer.board.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, Counters
+from ...buffer.board.version import OTHER_LABELS
 
 #: Drafts, and labels, that have no series of their own.
 OLDER = "older"

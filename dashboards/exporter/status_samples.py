@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ...buffer.member_status import MemberStatus, SwapSaid
+from ...buffer.board.member_status import MemberStatus, SwapSaid
 from .samples import Sample
 
 _CAPTURE = {"on": 1.0, "off": 0.0}

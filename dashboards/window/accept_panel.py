@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ...buffer.scores import PREDICTED_SCORE
-from ...buffer.version import VersionState
+from ...buffer.board.version import PREDICTED_SCORE, VersionState
 from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series, length_of
 from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.tables import CellSums

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ...buffer.board.operator_acts import Order
 from ...buffer.errors import BoardConflict, BufferUnavailable, ConfigError, OperatorRefused, WeightsRefused
-from ...buffer.operator_acts import Order
 from ...buffer.plain_text import printable
 from .attempts import MAX_WRONG, WINDOW_S, Attempts, Unheard
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ...buffer.version import VersionState
+from ...buffer.board.version import VersionState
 from ...policies.readings.ratio_sums import RatioSums
 from ...policies.readings.served_drafts import ServedDraft, served_drafts
 from ...policies.readings.served_labels import served_labels

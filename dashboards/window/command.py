@@ -10,7 +10,7 @@ from ..commands.access import RedisUrl, read_settings
 from ..terminal import needing_extra, operator
 
 if TYPE_CHECKING:
-    from ...buffer.board_access import BoardAccess
+    from ...buffer.board.board_access import BoardAccess
     from .acts import Acts
 
 AllowHost = Annotated[list[str] | None, typer.Option(help="Further name it is reached by; repeatable.")]
@@ -26,7 +26,7 @@ def window(
 
     It starts without Redis, and says so. Exit code 1: the port is taken, or a setting is wrong.
     """
-    from ...buffer.board_access import check_redis_url, list_speculators, open_board
+    from ...buffer.board.board_access import check_redis_url, list_speculators, open_board
     from ...buffer.errors import ConfigError
 
     with needing_extra("window"):
@@ -46,7 +46,7 @@ def window(
 
 def _acts(access: "Callable[[str], BoardAccess]") -> "Acts":
     """Promote and roll back, by whoever started the page: it only reads by itself."""
-    from ...buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
+    from ...buffer.board.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
     from .acts import Acts
 
     by = f"{operator()}, on the page"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from ...buffer.version import MOVES, BoardRow, BoardState, VersionState
+from ...buffer.board.version import MOVES, BoardRow, BoardState, VersionState
 from ...policies.judged_on import sentence
 from ...policies.readings.served_labels import served_labels
 from ...policies.verdict_words import spelt

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...buffer.counters import Counters, LearnerCounters
-from ...buffer.version import VersionState
+from ...buffer.board.counters import Counters, LearnerCounters
+from ...buffer.board.version import VersionState
 from .lives import Lives
 from .look import Look
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...buffer.base import VersionBoard
-from ...buffer.counters import Counters
-from ...buffer.member_history import HISTORY_S
-from ...buffer.version import BoardEvent
+from ...buffer.board.counters import Counters
+from ...buffer.board.member_history import HISTORY_S
+from ...buffer.board.version import BoardEvent
+from ...buffer.board.version_board import VersionBoard
 from ..snapshot import Snapshot
 from .lives import Lives
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ...buffer.counters import LearnerCounters
-from ...buffer.member_status import MemberStatus
-from ...buffer.version import VersionState
+from ...buffer.board.counters import LearnerCounters
+from ...buffer.board.member_status import MemberStatus
+from ...buffer.board.version import VersionState
 from ...policies.verdict_words import lead, spelt
 from ..answer import Answer
 from ..cells import UNKNOWN, ago

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
 from .look import BoardReader, Look
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import uvicorn
 from fastapi import FastAPI
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.version_board import VersionBoard
 from .acts import Acts
 from .app import make_app
 from .readings import Readings

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...buffer.trace import DraftTrace
-from ...buffer.version import BoardState
+from ...buffer.board.version import BoardState
+from ...buffer.stream.trace import DraftTrace
 from ...learner.delivery.version_folders import files_of
 from ...policies.verdict_words import sentence
 from ...rig.runs import machine

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.config import BufferConfig
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
+from ...buffer.stream.trace_buffer import TraceBuffer
 from ...rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
 from ...rig.models.target import TargetModel
 from ...rig.progress import progress_bar

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...learner.judging.paired_replay import tallies
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...policies.acceptance import Tally, proposed_drafts

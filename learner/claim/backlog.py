@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from ...buffer.base import BufferCounts, TraceBuffer
+from ...buffer.stream.trace_buffer import BufferCounts, TraceBuffer
 from ..config import LearnerConfig
 
 _log = logging.getLogger(__name__)

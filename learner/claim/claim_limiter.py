@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...buffer.base import MAX_DELIVERIES
+from ...buffer.board.lease import Lease
 from ...buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
-from ...buffer.lease import Lease
+from ...buffer.stream.trace_buffer import MAX_DELIVERIES
 from ..disk import write_text
 
 _log = logging.getLogger(__name__)

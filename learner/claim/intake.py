@@ -5,8 +5,8 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...buffer.base import TraceEntry
-from ...buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ...buffer.stream.trace import NO_DRAFT, DraftTrace, Int32s
+from ...buffer.stream.trace_buffer import TraceEntry
 from ...policies.trace_weighting import is_expired
 
 

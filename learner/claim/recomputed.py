@@ -6,8 +6,8 @@ every trace has the best token of the target at most places, and the target on d
 
 from collections.abc import Iterable
 
-from ...buffer.base import TraceEntry
-from ...buffer.trace import DraftTrace, Int32s
+from ...buffer.stream.trace import DraftTrace, Int32s
+from ...buffer.stream.trace_buffer import TraceEntry
 from ..model.target_features import TargetFeatures
 from ..training.batch import teacher_nodes
 from .intake import KEPT, ByOutcome, Outcome

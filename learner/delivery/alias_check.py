@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.version import BoardState
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import TrackingUnavailable
-from ...buffer.version import BoardState
 from .tracking.aliases import FOLLOWING, aliases_of, following, set_aliases
 from .tracking.attempts import Attempts
 from .tracking.lookup import asking, may_be_asked

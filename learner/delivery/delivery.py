@@ -7,11 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from ...buffer.base import TraceEntry, VersionBoard, entry_order
+from ...buffer.board.reason import Reason, ReasonCode, because
+from ...buffer.board.version import BoardState, DraftVersion, VersionState
+from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.weights_file import check_weights
 from ...buffer.errors import BoardConflict, WeightsRefused
-from ...buffer.reason import Reason, ReasonCode, because
-from ...buffer.version import BoardState, DraftVersion, VersionState
-from ...buffer.weights_file import check_weights
+from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ...policies.judged_on import judged_on
 from ...policies.line_delivery import Ground
 from ...policies.promotion import Promotion, Verdict, judge

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from ...buffer.base import VersionBoard
-from ...buffer.version import BoardState
+from ...buffer.board.version import BoardState
+from ...buffer.board.version_board import VersionBoard
 from ..config import LearnerConfig
 from .pending_registrations import PendingRegistrations, number_of, open_pending, read_record
 from .run_record import RunRecord

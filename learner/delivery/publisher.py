@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.reason import ReasonCode, Why, because
+from ...buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState
+from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.errors import BoardConflict, ConfigError
-from ...buffer.reason import ReasonCode, Why, because
-from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import remove_folder, write_folder
 from .version_folders import DRAFT_FILES, folder_of, is_just_restored, numbered_folders, version_folder
 

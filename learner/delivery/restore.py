@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ...buffer.board.version import BoardState, DraftVersion
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.errors import BoardConflict, TrackingUnavailable, WeightsRefused
-from ...buffer.version import BoardState, DraftVersion
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import write_folder
 from .tracking.logged_models import download
 from .tracking.lookup import asking, find_draft

@@ -4,10 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.reason import Reason, ReasonCode, because
+from ...buffer.board.version import BoardState, VersionState
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BoardConflict
-from ...buffer.reason import Reason, ReasonCode, because
-from ...buffer.version import BoardState, VersionState
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ...buffer.base import TraceEntry, entry_order
-from ...buffer.version import OTHER_LABELS
+from ...buffer.board.version import OTHER_LABELS
+from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ...policies.judged_on import MAX_LABELS
 from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..judging.line_judge import LineJudge

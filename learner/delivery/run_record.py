@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ...buffer.board.version import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR, DraftVersion
 from ...buffer.code_version import code_version
-from ...buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
-from ...buffer.version import DraftVersion
 from ...policies import verdict_words as words
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion

@@ -4,10 +4,10 @@ import re
 import time
 from pathlib import Path
 
+from ...buffer.board.version import DraftVersion
+from ...buffer.board.weights_file import WEIGHTS_FILE, weights_file
 from ...buffer.drafts.checkpoint import CONFIG_FILE
 from ...buffer.errors import WeightsRefused
-from ...buffer.version import DraftVersion
-from ...buffer.weights_file import WEIGHTS_FILE, weights_file
 
 #: What model/draft_io.py writes and publisher.py copies.
 DRAFT_FILES = (WEIGHTS_FILE, CONFIG_FILE)

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from ...buffer.board.version import BoardState
 from ...buffer.plain_text import printable
-from ...buffer.version import BoardState
 from ...policies.acceptance import Tally
 from ...policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, calibration_gap
 from ...policies.learn_schedule import LearnChoice, LearnDecision

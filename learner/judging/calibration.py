@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...buffer.trace import DraftTrace, Int32s
-from ...buffer.version import BoardState
+from ...buffer.board.version import BoardState
+from ...buffer.stream.trace import DraftTrace, Int32s
 from ...policies.acceptance import identity, proposed_drafts
 from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
 from ..model.draft_cache import DraftCache

@@ -9,8 +9,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...buffer.base import TraceEntry, entry_order
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
+from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ...policies.line_delivery import Delivery, LineDelivery
 from ...policies.paired import Asked, Paired
 from ...policies.prequential import PrequentialRules, is_ruined

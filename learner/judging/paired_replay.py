@@ -8,7 +8,7 @@ token. Under any other rule the committed tokens tell nothing: such traces have 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from ...buffer.trace import DraftTrace, VerdictRule
+from ...buffer.stream.trace import DraftTrace, VerdictRule
 from ...policies.acceptance import Tally, replayed_tally
 from ...policies.paired import Paired
 from ...policies.rejection import expected_tally, why_not_estimated

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffer.trace import DraftTrace, Float32s, Int32s
+from ...buffer.stream.trace import DraftTrace, Float32s, Int32s
 from ...policies.objectives.losses import log_probs_at
 from ..model.eagle3 import DraftChains, Eagle3Draft
 from ..model.logits import logits_of, positions_per_chunk

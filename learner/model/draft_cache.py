@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...buffer.board.version import BoardState
+from ...buffer.board.weights_file import check_weights
 from ...buffer.errors import ConfigError, WeightsRefused
-from ...buffer.version import BoardState
-from ...buffer.weights_file import check_weights
 from .draft_io import load_draft
 from .eagle3 import Eagle3Draft
 

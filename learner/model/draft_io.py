@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
 from ...buffer.errors import ConfigError
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config, check_sizes, check_tables
 from .rope import rope_from

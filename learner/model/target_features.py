@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import DraftTrace, FeatureDtype, Int32s
+from ...buffer.stream.trace import DraftTrace, FeatureDtype, Int32s
 from .draft_io import target_config
 from .eagle3_config import Eagle3Config
 from .logits import positions_per_chunk

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...buffer.base import TraceEntry, entry_order
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
+from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ..claim.intake import ByOutcome, Outcome
 from ..judging.line_judge import LineJudge
 from ..training.trainer import DraftTrainer, FitReport

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from ...buffer.base import BufferCounts
-from ...buffer.reason import Why
+from ...buffer.board.reason import Why
+from ...buffer.stream.trace_buffer import BufferCounts
 from ...policies.guard import Alarm
 from ...policies.judged_on import figures
 from ...policies.learn_schedule import LearnDecision

@@ -11,10 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...buffer.base import TraceBuffer, TraceEntry, VersionBoard
-from ...buffer.lease import Lease, require
+from ...buffer.board.lease import Lease, require
+from ...buffer.board.version import BoardState, DraftVersion
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.plain_text import printable
-from ...buffer.version import BoardState, DraftVersion
+from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry
 from ...policies.guard import Alarm
 from ...policies.learn_schedule import LearnChoice, LearnDecision
 from ...policies.promotion import Promotion, Verdict

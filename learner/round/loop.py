@@ -7,12 +7,13 @@ import logging
 import time
 from dataclasses import replace
 
-from ...buffer.base import TraceBuffer, VersionBoard
-from ...buffer.lease import Lease, require
-from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.board.lease import Lease, require
+from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.version import BoardState
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
-from ...buffer.version import BoardState
+from ...buffer.stream.redis_stream import RedisTraceBuffer
+from ...buffer.stream.trace_buffer import TraceBuffer
 from ..claim.backlog import Backlog
 from ..claim.claim_limiter import ClaimLimiter
 from ..claim.intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of

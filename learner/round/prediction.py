@@ -7,8 +7,8 @@ predicted by its own weights, on the newest traffic there is.
 from collections.abc import Sequence
 from itertools import chain
 
-from ...buffer.base import TraceBuffer, entry_order
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
+from ...buffer.stream.trace_buffer import TraceBuffer, entry_order
 from ...policies.paired import Asked
 from ...policies.prediction import Prediction, prediction
 from ..claim.intake import KEPT, ByOutcome, Outcome

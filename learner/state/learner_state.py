@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ...buffer.base import TraceBuffer, TraceEntry, entry_order
-from ...buffer.trace import DraftTrace
-from ...buffer.version import BoardState, DraftVersion, VersionState
+from ...buffer.board.version import BoardState, DraftVersion, VersionState
+from ...buffer.stream.trace import DraftTrace
+from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry, entry_order
 from ...policies.acceptance import served_by_request
 from ...policies.learn_schedule import LearnDecision, LearnSchedule
 from ...policies.line_delivery import Ground, LineDelivery

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule, no_tokens
+from ...buffer.stream.trace import DraftTrace, Int32s, Sampling, VerdictRule, no_tokens
 from ...policies.objectives.losses import served_probs
 
 

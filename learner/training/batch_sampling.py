@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...policies.trace_weighting import Float64s, age_weights, tenant_weights
 from .plan import Recipe
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from ...buffer.errors import DeviceOutOfMemory
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ..config import LearnerConfig
 
 _T = TypeVar("_T")

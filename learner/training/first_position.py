@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ..model.eagle3 import Eagle3Draft
 from .batch import collate, teacher_nodes, verdict_rows
 from .device_memory import PartBound

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
 from ..model.eagle3 import Eagle3Draft

@@ -6,9 +6,9 @@ from typing import Any
 
 from celery import Celery, Task
 
-from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.redis_client import client_for
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...policies.verdict_words import lead
 from ..config import LearnerConfig
 from ..heartbeat import Heartbeat

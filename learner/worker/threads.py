@@ -12,10 +12,11 @@ from typing import Any
 
 from celery import Celery, bootsteps
 
-from ...buffer.base import MAX_WAIT_S, TraceBuffer, VersionBoard
-from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.redis_client import client_for
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
+from ...buffer.stream.trace_buffer import MAX_WAIT_S, TraceBuffer
 from ..config import LearnerConfig
 from .tasks import LEARN_ROUND, heartbeat_of
 

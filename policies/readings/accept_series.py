@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ...buffer.counters import Counters
+from ...buffer.board.counters import Counters
 from .ratio_sums import RatioSums
 from .tables import CellSums, Table, difference, tables_of, total
 

@@ -11,7 +11,7 @@ class Definition:
     name: str  # snake_case
     unit: str
     meaning: str  # one sentence
-    formula: str  # of the counters in buffer/counters.py
+    formula: str  # of the counters in buffer/board/counters.py
     counted_in: str  # what Reading.count counts
     source: str  # which member sends it
     max_age_s: float  # older, it is unknown

@@ -1,6 +1,6 @@
 """The loop from traces to drafts: what came into the buffer and left it, what waits, and what the learner did."""
 
-from ...buffer.counters import LearnerCounters
+from ...buffer.board.counters import LearnerCounters
 from .definitions import Reading
 from .evidence import ratio, reading
 from .tables import Table

@@ -7,8 +7,8 @@ from .definitions import DEFINITIONS, Definition
 _INTRODUCTION = """\
 ## What every figure means
 
-Members count (`buffer/counters.py`) and never average. What is shown of a span of time is the difference of two counts,
-added up over members (`policies/readings/windows.py`); a restart counts from 0 again.
+Members count (`buffer/board/counters.py`) and never average. What is shown of a span of time is the difference of two
+counts, added up over members (`policies/readings/windows.py`); a restart counts from 0 again.
 
 - The 95 % interval of an accept length draws requests as wholes (Cochran 1977, eq. 6.13), that of `speed_over_plain`
   leaves out spans of time.

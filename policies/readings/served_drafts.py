@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...buffer.counters import OLDER_DRAFTS, Counters
+from ...buffer.board.counters import OLDER_DRAFTS, Counters
 from .definitions import Reading
 from .ratio_sums import RatioSums
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ...buffer.counters import Counters
+from ...buffer.board.counters import Counters
 from .ratio_sums import RatioSums
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import sub
 from typing import Any, NamedTuple
 
-from ...buffer.counters import (
+from ...buffer.board.counters import (
     OLDER_DRAFTS,
     OTHER_BATCHES,
     OTHER_STEPS,
@@ -14,7 +14,7 @@ from ...buffer.counters import (
     ServedCounters,
     TraceCounters,
 )
-from ...buffer.version import OTHER_LABELS
+from ...buffer.board.version import OTHER_LABELS
 
 
 class CellKey(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
-from ...buffer.counters import Counters, LearnerCounters
+from ...buffer.board.counters import Counters, LearnerCounters
 from .tables import PARTS, Table, Tables, buffer_of, difference, part_of, steps_of, tables_of, total
 
 #: Histories should reach so much further back than the window: one entry before it says what the window begins from.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from ...buffer.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype
 from ..wire.messages import FEATURES, PACKED, PrefillHead, VerifyHead, WireForward, to_wire
 from ..wire.packed_round import committed_part
 from ..wire.request_forward import Commit

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...buffer.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype
 from ..breaker import Breaker, losing_on_fault
 from ..wire.counts import DropReason
 from ..wire.messages import (

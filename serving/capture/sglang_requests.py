@@ -4,9 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ...buffer.label import is_label
-from ...buffer.prompt_key import prompt_key
-from ...buffer.trace import Sampling, VerdictRule
+from ...buffer.stream.trace import Sampling, VerdictRule, is_label, prompt_key
 from ..sglang_speculation import is_counted, sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
 

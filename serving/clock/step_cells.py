@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from ...buffer.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES, StepCell
+from ...buffer.board.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES, StepCell
 
 #: Cells told apart. A server that paces over four lengths needs as many for batches of up to eight requests.
 MAX_CELLS = 16

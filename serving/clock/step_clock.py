@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...buffer.counters import SchedulerCounters
+from ...buffer.board.counters import SchedulerCounters
 from ..breaker import Breaker
 from .busy_time import BusyTime
 from .ended_requests import EndedRequests

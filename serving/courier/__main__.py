@@ -12,11 +12,11 @@ import signal
 import sys
 from collections.abc import Callable
 
-from ...buffer.member_name import MemberName
-from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.board.member_name import MemberName
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.redis_client import client_for
-from ...buffer.redis_stream import RedisTraceBuffer
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.redis_stream import RedisTraceBuffer
+from ...buffer.stream.trace import DraftTrace
 from ...policies.canary import CanaryRules
 from ...policies.guard import GuardLimits
 from .. import config

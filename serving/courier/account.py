@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.member_name import MemberName
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import DecodeError
-from ...buffer.member_name import MemberName
 from ..wire.counts import CaptureCounts, DropReason
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from ...buffer.errors import TraceInvalid
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 from ..wire.counts import CaptureCounts, DropReason
 from ..wire.request_forward import RequestForward, RequestPrefill, RequestVerify
 from .trace_window import TraceMaker, TraceWindow, begin_window

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
 
 #: Traces, and bytes of their arrays, per append; one append is one round trip, and Redis must answer it within
 #: redis_client.TIMEOUT_S. A larger trace goes alone.

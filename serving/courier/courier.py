@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...buffer.base import TraceBuffer, VersionBoard
-from ...buffer.counters import COUNTERS
+from ...buffer.board.counters import COUNTERS
+from ...buffer.board.member_name import MemberName
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BufferUnavailable, PacelineError
-from ...buffer.member_name import MemberName
-from ...buffer.trace import DraftTrace
+from ...buffer.stream.trace import DraftTrace
+from ...buffer.stream.trace_buffer import TraceBuffer
 from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor

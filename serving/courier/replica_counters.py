@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ...buffer.base import VersionBoard
-from ...buffer.counters import COUNTERS, Counters, as_json, counters_of
+from ...buffer.board.counters import COUNTERS, Counters, as_json, counters_of
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import DecodeError
 from ..watch.draft_turns import DraftTurns
 from ..watch.served_counts import ServedCounts

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import Float16s, Int32s
+from ...buffer.stream.trace import Float16s, Int32s
 from ..wire.messages import (
     BEST_IDS,
     COMMITTED_LOGPROBS,

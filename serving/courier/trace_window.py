@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
-from ...buffer.feature_rows import NO_SCALES, quantised
-from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
+from ...buffer.stream.feature_rows import NO_SCALES, quantised
+from ...buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 

@@ -22,10 +22,10 @@ from typing import Any, Final, NoReturn
 import httpx
 import numpy as np
 
-from ...buffer.base import VersionBoard
-from ...buffer.board_access import passing_board
+from ...buffer.board.board_access import passing_board
+from ...buffer.board.member_status import PacingSaid, read_status
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import ConfigError, PacelineError
-from ...buffer.member_status import PacingSaid, read_status
 from ...buffer.settings.pacing_names import PacingName
 from ...buffer.settings.sources import Settings
 from ...buffer.settings.table import LOCAL_REDIS

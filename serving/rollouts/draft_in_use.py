@@ -3,11 +3,11 @@
 import socket
 from dataclasses import dataclass
 
+from ...buffer.board.member_status import read_status
+from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.errors import ConfigError
-from ...buffer.member_status import read_status
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 from .config import RolloutConfig
 
 _REPLICA = "replica:"

@@ -8,8 +8,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...buffer.errors import ConfigError
-from ...buffer.weights_file import WEIGHTS_FILE
 
 NamedTensors = Iterable[tuple[str, Tensor]]
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.single_file import draft_folder
 from ...buffer.errors import WeightsRefused
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
 from .sglang_draft import SglangDraft

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from ...buffer.base import VersionBoard
-from ...buffer.version import BoardState, VersionState
+from ...buffer.board.version import BoardState, VersionState
+from ...buffer.board.version_board import VersionBoard
 
 #: The longest a replica waits while none of those before it makes progress: one may be unable to swap.
 STALLED_S = 60.0

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...buffer.errors import WeightsRefused
-from ...buffer.weights_file import WEIGHTS_FILE
 from .weights_in_memory import WeightsInMemory
 
 #: EAGLE-3 shares this parameter with the target: loading it would overwrite the target.

@@ -10,11 +10,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
-from ...buffer.base import MAX_WAIT_S, VersionBoard
+from ...buffer.board.reason import ReasonCode, because
+from ...buffer.board.version import BoardFold, BoardRow, BoardState
+from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.weights_file import weights_file
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
-from ...buffer.reason import ReasonCode, because
-from ...buffer.version import BoardFold, BoardRow, BoardState
-from ...buffer.weights_file import weights_file
+from ...buffer.stream.trace_buffer import MAX_WAIT_S
 from .commands import SwapOutcome
 from .staggered_rollout import StaggeredRollout
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
-from ...buffer.base import VersionBoard
-from ...buffer.version import VersionState
+from ...buffer.board.version import VersionState
+from ...buffer.board.version_board import VersionBoard
 from ...policies.acceptance import Tally
 from ...policies.canary import Arm, CanaryDecision, CanaryRules, CanaryTest
 from .request_rounds import RequestRounds, read_begun, read_request_rounds

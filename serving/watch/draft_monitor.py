@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...buffer.base import VersionBoard
+from ...buffer.board.reason import Reason, ReasonCode, because
+from ...buffer.board.version import BoardState, VersionState
+from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
-from ...buffer.reason import Reason, ReasonCode, because
-from ...buffer.version import BoardState, VersionState
 from ...policies.acceptance import Tally
 from ...policies.canary import CanaryRules
 from ...policies.guard import Action, Alarm, AlarmName, GuardLimits, alarms

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from ...buffer.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, DraftPositions, ServedCell
-from ...buffer.version import OTHER_LABELS
+from ...buffer.board.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, DraftPositions, ServedCell
+from ...buffer.board.version import OTHER_LABELS
 
 #: Cells in all. More would not fit into a heartbeat (serving/courier/heartbeat.py).
 MAX_CELLS = 20

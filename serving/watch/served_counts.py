@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...buffer.counters import LENGTH_EDGES, ServedCounters
+from ...buffer.board.counters import LENGTH_EDGES, ServedCounters
 from ..wire.request_forward import RequestFacts, RequestForward, RequestPrefill, RequestVerify
 from .served_cells import ServedCells
 

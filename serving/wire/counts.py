@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...buffer.counters import TraceCounters
+from ...buffer.board.counters import TraceCounters
 
 #: Key in `CaptureCounts.status`: what of it is of the server before this one.
 BEFORE_BOOT = "before_boot"

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype
 from .counts import DropReason
 from .request_forward import Commit, RequestFacts
 

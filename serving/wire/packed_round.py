@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype
 from .messages import BEST_IDS, FEATURES, VERDICTS, Arrays
 
 #: What a GPU writes at a time, in words.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
+from ...buffer.stream.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from paceline.benchmarks.learning import figures, stream
 from paceline.buffer.errors import DecodeError
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.rig import trace_file
 
 SIZES = stream.Sizes(before_shift=10, after_shift=6, cadence=4)

@@ -8,7 +8,7 @@ import torch
 from paceline.benchmarks.learning import aurora, programme
 from paceline.benchmarks.learning.programme import FULL, Setting
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.trace import Sampling
+from paceline.buffer.stream.trace import Sampling
 from paceline.learner.training.plan import RECIPE, TrainingPlan
 
 ALL_ROWS = [row for stage in programme.STAGES for row in stage.rows]

@@ -10,7 +10,7 @@ from learner_traffic import by_rejection
 from paceline.benchmarks.learning import record, runs
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.programme import Setting
-from paceline.buffer.trace import VerdictRule
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.rig.models.target import TargetModel
 from paceline.rig.trace_file import read_card
 from rich.console import Console

@@ -13,7 +13,7 @@ from paceline.benchmarks.serving_speed.arms import MEANING, ORACLE, PACELINE, PL
 from paceline.benchmarks.serving_speed.figures import AFTER, BEFORE, RECOVERED, WHOLE
 from paceline.benchmarks.serving_speed.plot import plot
 from paceline.benchmarks.serving_speed.recorded import Block, Conditions, Hold, Run
-from paceline.buffer.counters import COUNTERS, Counters, LearnerCounters, as_json
+from paceline.buffer.board.counters import COUNTERS, Counters, LearnerCounters, as_json
 from paceline.buffer.errors import ConfigError
 from paceline.rig.models.target import TargetModel
 from paceline.rig.prompts import Prompt

@@ -12,7 +12,7 @@ from paceline.benchmarks.wide.staged import staged
 from paceline.benchmarks.wide.stations import Claimed, Journey, Station, since, travel
 from paceline.benchmarks.wide.traffic import Load, Spent
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.serving.wire.counts import DropReason
 
 PROMPT, REQUESTS = 30, 3

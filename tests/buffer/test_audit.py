@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from paceline.buffer.audit import AuditEntry, audit_fields, audit_line, audit_trail
-from paceline.buffer.version import BoardEvent, VersionState
+from paceline.buffer.board.audit import AuditEntry, audit_fields, audit_line, audit_trail
+from paceline.buffer.board.version import BoardEvent, VersionState
 
 CANDIDATE = BoardEvent(3, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.0, event_id="1700000000000-0")
 LIVE = BoardEvent(3, VersionState.LIVE, "operator:ann", "by hand", 1_600_000_000.0, event_id="1700000000999-0")

@@ -1,10 +1,10 @@
 """Whose board a command opens when nobody says."""
 
 import pytest
-from paceline.buffer.board_access import open_board, passing_board
+from paceline.buffer.board.board_access import open_board, passing_board
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.settings.sources import read_settings
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from paceline.buffer.base import VersionBoard
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import MOVES, BoardEvent, BoardState, DraftVersion, VersionState
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import MOVES, BoardEvent, BoardState, DraftVersion, VersionState
+from twins.memory_board import MemoryVersionBoard
 
 NUMBERS = st.integers(0, 3)
 STATES = st.sampled_from(VersionState)

@@ -11,12 +11,12 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paceline.buffer.board.event_codec import decode_event, encode_event
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 from paceline.buffer.errors import DecodeError, TraceInvalid
-from paceline.buffer.event_codec import decode_event, encode_event
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
-from paceline.buffer.version import BoardEvent, DraftVersion, JudgedOn, VersionState
+from paceline.buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.stream.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -456,7 +456,7 @@ GREEDY = {
 @pytest.mark.guarantee("bounded-decoding")
 @pytest.mark.parametrize("case", GREEDY)
 def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
-    monkeypatch.setattr("paceline.buffer.trace_codec.MAX_TRACE_BYTES", SMALL)
+    monkeypatch.setattr("paceline.buffer.stream.trace_codec.MAX_TRACE_BYTES", SMALL)
     raw, bounds = GREEDY[case]
     tracemalloc.start()
     try:
@@ -473,7 +473,7 @@ def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
 def test_a_trace_above_the_bound_is_refused_by_its_writer(make_trace, monkeypatch):
     trace = make_trace()
     size = len(unpacked(encode_trace(trace)))
-    monkeypatch.setattr("paceline.buffer.trace_codec.MAX_TRACE_BYTES", size - 1)
+    monkeypatch.setattr("paceline.buffer.stream.trace_codec.MAX_TRACE_BYTES", size - 1)
     with pytest.raises(TraceInvalid, match=f"trace-0: got {size} bytes, expected at most {size - 1}"):
         encode_trace(trace)
 

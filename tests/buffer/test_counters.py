@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     Counters,
     SchedulerCounters,
     ServedCell,

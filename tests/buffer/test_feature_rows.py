@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.buffer.errors import TraceInvalid
-from paceline.buffer.feature_rows import FeatureDtype, as_float32, quantised
-from paceline.buffer.trace_codec import decode_trace, encode_trace
+from paceline.buffer.stream.feature_rows import FeatureDtype, as_float32, quantised
+from paceline.buffer.stream.trace_codec import decode_trace, encode_trace
 
 INT8, E4M3 = FeatureDtype.INT8, FeatureDtype.E4M3
 QUANTISED = [kind for kind in FeatureDtype if kind.is_quantised]

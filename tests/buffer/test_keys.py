@@ -21,7 +21,7 @@ def test_no_two_keys_share_a_name():
 
 
 @pytest.mark.parametrize(
-    "script", sorted(PACKAGE.glob("*.lua"), key=lambda path: path.name), ids=lambda path: path.name
+    "script", sorted(PACKAGE.rglob("*.lua"), key=lambda path: path.name), ids=lambda path: path.name
 )
 def test_the_header_of_a_script_maps_every_key_it_touches_as_the_list_does(script):
     text = script.read_text()

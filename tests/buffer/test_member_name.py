@@ -1,11 +1,11 @@
 """No two living processes have one name, and a name is soon free again; on a board in memory and on Redis alike."""
 
 import pytest
+from paceline.buffer.board.member_name import MemberName
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import BOOT, LAST_STATUS, SEEN
-from paceline.buffer.member_name import MemberName
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from twins.memory_board import MemoryVersionBoard
 from waiting import until
 
 WANTED, SECOND, THIRD = "replica:r", "replica:r~2", "replica:r~3"

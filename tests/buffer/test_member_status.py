@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from paceline.buffer.member_board import MemberSeen
-from paceline.buffer.member_status import (
+from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.member_status import (
     AlarmSaid,
     GoodputSaid,
     MemberStatus,

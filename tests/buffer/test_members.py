@@ -7,14 +7,14 @@ import msgspec
 import pytest
 import redis
 import zstandard
-from paceline.buffer.base import VersionBoard
+from paceline.buffer.board.counters import Counters, TraceCounters, as_json
+from paceline.buffer.board.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_KEPT, HISTORY_S, encode_entry
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import Counters, TraceCounters, as_json
 from paceline.buffer.keys import HEARTBEAT, HISTORY, LAST_STATUS, SEEN
-from paceline.buffer.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_KEPT, HISTORY_S, encode_entry
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_members import speculators
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from twins.memory_board import MemoryVersionBoard
 
 HOUR_S, DAY_S = 3600.0, 24 * 3600.0
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from paceline.buffer.operator_token import hash_token, verify_token
+from paceline.buffer.board.operator_token import hash_token, verify_token
 
 TOKEN = "correct horse battery"
 SEAL = hash_token(TOKEN)

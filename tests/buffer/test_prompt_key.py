@@ -5,7 +5,7 @@ from array import array
 
 import numpy as np
 import pytest
-from paceline.buffer.prompt_key import is_prompt_key, prompt_key
+from paceline.buffer.stream.trace import is_prompt_key, prompt_key
 
 
 @pytest.mark.parametrize("kept_in", [tuple, list, lambda ids: array("q", ids), lambda ids: np.array(ids, np.int32)])

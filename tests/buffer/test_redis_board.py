@@ -2,12 +2,12 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.board.event_codec import encode_event
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
-from paceline.buffer.event_codec import encode_event
 from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, MEMBERS
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.version import BoardEvent, VersionState
 
 CONFIG = BufferConfig()
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 import redis
 from fleet import version
+from paceline.buffer.board.lease import Lease
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
-from paceline.buffer.lease import Lease
-from paceline.buffer.masking import masked
-from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.plain_text import masked
 from paceline.buffer.redis_client import TIMEOUT_S, connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import VersionState
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 
 CONFIG = BufferConfig()
 

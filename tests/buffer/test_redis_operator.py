@@ -3,10 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import OperatorRefused
 from paceline.buffer.keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
-from paceline.buffer.redis_operator import OperatorAuth
 
 FIRST, SECOND = "the first token of all", "the second token of all"
 

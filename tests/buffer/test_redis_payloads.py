@@ -4,13 +4,13 @@ Every payload is taken as a large one here, but where a test says otherwise.
 """
 
 import pytest
-from paceline.buffer import redis_payloads
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import LEDGER, PAYLOAD, TRACES
-from paceline.buffer.redis_payloads import APART_BYTES, NO_PAYLOAD, RedisPayloads
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream import redis_payloads
+from paceline.buffer.stream.redis_payloads import APART_BYTES, NO_PAYLOAD, RedisPayloads
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace_codec import encode_trace
 
 GRACE_MS = 60_000
 CONFIG = BufferConfig(max_age_s=3600.0)

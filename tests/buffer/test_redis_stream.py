@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import redis
 from fleet import version
-from paceline.buffer import redis_payloads
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, PAYLOAD, TRACE_IDS, TRACES
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream import redis_payloads
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace_codec import encode_trace
 
 CONFIG = BufferConfig()
 

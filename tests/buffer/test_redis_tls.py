@@ -7,14 +7,14 @@ from urllib.parse import quote, urlsplit
 import pytest
 import redis
 from fleet import version
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_operator import OperatorAuth
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
-from paceline.buffer.masking import masked
-from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.plain_text import masked
 from paceline.buffer.redis_client import client_for, connect, tls_settings
-from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import VersionState
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 
 CONFIG = BufferConfig()
 PASSWORD = "s3cret/päss@w?rd#1:x"

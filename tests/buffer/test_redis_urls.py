@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 from kombu import Connection
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import broker_url, client_for
 from paceline.cli import app
 from paceline.rig.readiness import free_port, redis_server

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from paceline.buffer.errors import TraceInvalid
-from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 
 
 def ints(*values: object) -> np.ndarray:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, entry_order
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
-from paceline.buffer.testing.memory_stream import MemoryStream, MemoryTraceBuffer
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES, BufferCounts, TraceBuffer, entry_order
+from paceline.buffer.stream.trace_codec import encode_trace
+from twins.memory_stream import MemoryStream, MemoryTraceBuffer
 
 IDLE_S = 600.0
 BACKENDS = ["memory", "redis"]
@@ -43,7 +43,7 @@ class RedisBackend:
     clock: Clock = field(default_factory=Clock)
 
     def open(self, **config: object) -> TraceBuffer:
-        from paceline.buffer.redis_stream import RedisTraceBuffer
+        from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 
         return RedisTraceBuffer(self.client, BufferConfig(**config), self.clock)
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 from fleet import version
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import MOVES, BoardEvent, VersionState, fold
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.version import MOVES, BoardEvent, VersionState, fold
 
 CANDIDATE, REFUSED, CANARY = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.CANARY
 LIVE = VersionState.LIVE

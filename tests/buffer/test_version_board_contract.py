@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 import redis
 from fleet import publish, version
-from paceline.buffer import lease
-from paceline.buffer.base import VersionBoard
+from paceline.buffer.board import lease
+from paceline.buffer.board.member_board import LAST_STATUS_S
+from paceline.buffer.board.version import BoardEvent, VersionState
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
 from paceline.buffer.keys import HEARTBEAT, LAST_STATUS, LEASE
-from paceline.buffer.member_board import LAST_STATUS_S
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardEvent, VersionState
+from twins.memory_board import MemoryVersionBoard
 from waiting import until
 
 CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE
@@ -52,7 +52,7 @@ class RedisBackend:
     clock: Clock = field(default_factory=Clock)
 
     def open(self) -> VersionBoard:
-        from paceline.buffer.redis_board import RedisVersionBoard
+        from paceline.buffer.board.redis_board import RedisVersionBoard
 
         return RedisVersionBoard(self.client, BufferConfig(), self.clock)
 

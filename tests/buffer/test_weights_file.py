@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from fleet import version
+from paceline.buffer.board.version import BoardState, VersionState
+from paceline.buffer.board.weights_file import check_weights, weights_file
 from paceline.buffer.errors import BoardConflict, WeightsRefused
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, VersionState
-from paceline.buffer.weights_file import check_weights, weights_file
+from twins.memory_board import MemoryVersionBoard
 
 CONTENT = b"weights of version 1"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -2,8 +2,8 @@
 
 import pytest
 from fleet import publish
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.adoption import adoption, say_adoption, wait_for_adoption
+from twins.memory_board import MemoryVersionBoard
 
 
 @pytest.fixture

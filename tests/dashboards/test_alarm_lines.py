@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 from fleet import NOW, learner, publish, replica, snapshot, version
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.finding import Level
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
 from paceline.dashboards.alarm_lines import READER, standing_and_recent
 from paceline.dashboards.headline import wrong
 from paceline.dashboards.member_rows import Presence, member_rows, members_table
 from paceline.dashboards.snapshot import take
 from rich.console import Console
+from twins.memory_board import MemoryVersionBoard
 
 ALARM = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
 

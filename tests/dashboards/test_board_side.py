@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from fleet import NOW, board, counted, learner, publish, replica, snapshot
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.finding import Finding, Level
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_room import RedisRoom, read_room
 from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.stream.redis_room import RedisRoom, read_room
 from paceline.dashboards.doctor.board_side import examine_board, mlflow
 from paceline.dashboards.doctor.members_side import beats, clocks, room_for_traffic, servers
 from paceline.dashboards.doctor.redis_side import _too_old, connection
@@ -71,7 +71,7 @@ def test_a_real_redis_is_asked_for_its_room_and_the_live_version(redis_client, r
 
 
 def test_a_token_on_the_board_is_seen(redis_client, redis_url):
-    from paceline.buffer.redis_operator import OperatorAuth
+    from paceline.buffer.board.redis_operator import OperatorAuth
 
     environ = {"PACELINE_REDIS_URL": redis_url}
     assert found(environ)["token"].level is Level.NOTE

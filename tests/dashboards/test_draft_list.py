@@ -5,16 +5,16 @@ import io
 import numpy as np
 import pytest
 from fleet import NOW, board, counted, replica, requests, snapshot, version
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
 from paceline.dashboards.comparison import Comparison, difference
 from paceline.dashboards.draft_list import draft_card, draft_list
 from paceline.policies.judged_on import sentence
 from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.policies.verdict_words import sentence as words
 from rich.console import Console
+from twins.memory_board import MemoryVersionBoard
 
 ONE = [(10, 5), (12, 4), (9, 9), (8, 2), (10, 6), (11, 7), (10, 5), (9, 3), (10, 4)]
 OTHER = [(10, 12), (12, 14), (9, 9), (8, 12), (10, 16), (11, 7), (10, 15), (9, 13), (10, 14)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from made_histories import Conditions, changed, histories
+from paceline.buffer.board.version import BoardState
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.version import BoardState
 from paceline.dashboards.explain import as_fields, explained, print_explanation, seconds
 from paceline.dashboards.snapshot import Snapshot
 from paceline.policies.readings.causes.parts import Cause

@@ -3,10 +3,10 @@
 import pytest
 from fleet import NOW, board, learner, snapshot
 from paceline.buffer.finding import Level
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.answer import answer
 from paceline.dashboards.mlflow_link import LONG_S, mlflow_link, mlflow_waits
 from paceline.dashboards.snapshot import take
+from twins.memory_board import MemoryVersionBoard
 
 PAGE = "http://127.0.0.1:5000/#/experiments/1/runs/{run}?workflowType=machine_learning"
 

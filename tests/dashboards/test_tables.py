@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from paceline.buffer.member_board import MemberSeen
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState, fold
+from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState, fold
 from paceline.dashboards.alarm_lines import AlarmLine, alarms_table, standing_and_recent
 from paceline.dashboards.snapshot import Snapshot
 from paceline.dashboards.tables import (
@@ -21,6 +20,7 @@ from paceline.dashboards.tables import (
 )
 from paceline.policies.readings.ratio_sums import RatioSums
 from rich.console import Console, RenderableType
+from twins.memory_board import MemoryVersionBoard
 
 
 def board_state() -> BoardState:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from fleet import publish
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_operator import OperatorAuth
 from paceline.rig.readiness import free_port
 from paceline.rig.services import window_service
 from waiting import until

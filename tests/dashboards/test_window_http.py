@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from fleet import publish
 from live_page import served
-from paceline.buffer.board_access import BoardAccess
+from paceline.buffer.board.board_access import BoardAccess
+from paceline.buffer.board.operator_acts import Order, promote_as_seen, record_unheard, roll_back_as_seen
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
+from paceline.buffer.board.redis_operator import OperatorAuth
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, OperatorRefused
-from paceline.buffer.operator_acts import Order, promote_as_seen, record_unheard, roll_back_as_seen
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_members import speculators
-from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts, Doorkeeper, perform
 from paceline.dashboards.window.app import make_app
 from paceline.dashboards.window.attempts import MAX_WRONG, WINDOW_S, Attempts, Unheard

@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from paceline.buffer.counters import Counters, ServedCell, ServedCounters
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.counters import Counters, ServedCell, ServedCounters
+from paceline.buffer.board.version import VersionState
 from paceline.dashboards.window.accept_panel import SPANS, label_lines
 from paceline.dashboards.window.lives import Lives
 from paceline.dashboards.window.look import BoardReader, Look
 from paceline.dashboards.window.panels import PANELS, Asked, one_panel, snapshot
 from paceline.policies.readings.accept_series import AcceptStretch, accept_series, length_of
 from paceline.policies.readings.tables import CellSums
+from twins.memory_board import MemoryVersionBoard
 from window_story import LEARNER, REPLICA, START, Story, code_then_prose
 
 

@@ -5,16 +5,16 @@ import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_members import speculators
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.window.event_stream import event_id, events, view_number
 from paceline.dashboards.window.panel_log import EVERY_S, MAX_LOGS, PanelLogs
 from paceline.dashboards.window.panels import PANELS, Asked
 from paceline.dashboards.window.readings import READ_EVERY_S, Readings
+from twins.memory_board import MemoryVersionBoard
 from window_story import Story, code_then_prose
 
 

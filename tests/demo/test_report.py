@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import PacelineError
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.stages import Running, measured, serve_traffic, settle
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.services import Service
 from rich.console import Console
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 
 ROUND = 4
 

@@ -2,7 +2,7 @@
 
 import random
 
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.timeline import STRETCH_REQUESTS, timeline
 from paceline.policies.acceptance import Tally

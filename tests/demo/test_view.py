@@ -3,7 +3,7 @@
 import io
 from dataclasses import replace
 
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.view import LiveView, plain_line, render, sparkline
 from paceline.demo.view_state import ViewState

@@ -1,15 +1,15 @@
 """What the live view shows, read from the in-memory buffer and board and from the answers so far."""
 
 from fleet import counted, requests, version
+from paceline.buffer.board.counters import COUNTERS, as_json
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import COUNTERS, as_json
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.view_state import CURVE_REQUESTS, curves, read_state
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.traffic import Arrival, Served
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 
 
 def served(domain: str, accepted: int, *arrivals: float) -> Served:

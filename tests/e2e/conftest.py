@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from in_memory import redis_in_memory
-from paceline.buffer.base import TraceBuffer, VersionBoard
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_buffer import TraceBuffer
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.reader import drain_check
 from paceline.rig.readiness import free_port

@@ -15,9 +15,9 @@ import httpx
 import pytest
 import torch
 from matrix import cases
-from paceline.buffer.reason import ReasonCode
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of, weights_file
+from paceline.buffer.board.reason import ReasonCode
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of, weights_file
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan

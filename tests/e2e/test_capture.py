@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.prompt_key import prompt_key
+from paceline.buffer.stream.trace import prompt_key
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity

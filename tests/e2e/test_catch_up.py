@@ -6,8 +6,8 @@ import httpx
 import numpy as np
 import pytest
 from learned_draft import register, swap_in_learned
-from paceline.buffer.trace import NO_DRAFT
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.stream.trace import NO_DRAFT
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity, proposed_drafts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.trace import NO_DRAFT
+from paceline.buffer.stream.trace import NO_DRAFT
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally, identity, replayed_tally

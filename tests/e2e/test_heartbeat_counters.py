@@ -5,12 +5,12 @@ from collections import Counter
 from importlib.metadata import version
 
 import pytest
+from paceline.buffer.board.counters import COUNTERS, counters_of
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.code_version import code_version
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import COUNTERS, counters_of
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_members import speculators
 from paceline.dashboards.exporter.collector import BoardCollector
 from scraped import scrape, value
 from waiting import until

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from mlflow import MlflowClient
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.rig.models.target import greedy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until

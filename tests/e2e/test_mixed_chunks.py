@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.trace import NO_DRAFT, VerdictRule
+from paceline.buffer.stream.trace import NO_DRAFT, VerdictRule
 from paceline.learner.judging.replay import replay_logprobs, replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.batch import collate

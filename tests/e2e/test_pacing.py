@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.trace import NO_DRAFT
+from paceline.buffer.stream.trace import NO_DRAFT
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity, proposed_drafts

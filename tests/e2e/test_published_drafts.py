@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from learned_draft import register
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.drafts.single_file import draft_folder
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from paceline.learner.model.eagle3 import Eagle3Config, Eagle3Draft

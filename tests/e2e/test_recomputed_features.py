@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.feature_rows import FeatureDtype
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream.feature_rows import FeatureDtype
+from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.model.target_features import TargetFeatures

@@ -7,7 +7,7 @@ from paceline.benchmarks.learning import record
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.programme import Setting
 from paceline.benchmarks.learning.runs import tallies
-from paceline.buffer.trace import VerdictRule
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.learner.judging.replay import replay_logprobs
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.rejection import EstimatedRounds, served_beside_expected

@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 
 import httpx
 import pytest
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.weights_file import weights_file
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.weights_file import weights_file
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.readiness import free_port
 from paceline.rig.services import sglang_service

@@ -12,11 +12,11 @@ import pytest
 import torch
 from in_memory import redis_in_memory
 from paceline import Rollouts
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import RolloutFailed
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import greedy
 from paceline.rig.readiness import free_port

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from paceline import Rollouts
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import RolloutFailed
-from paceline.buffer.prompt_key import prompt_key
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import prompt_key
 from paceline.demo.grpo.services import grpo_env, grpo_learner_env
 from paceline.rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
 from paceline.rig.models.corpus import load_corpus

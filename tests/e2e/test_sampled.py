@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.trace import VerdictRule
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.learner.judging.replay import replay_logprobs, replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.policies.verdict_words import sentence
 from safetensors.torch import load_file, save_file
 from waiting import until

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from in_memory import redis_in_memory
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import DraftVersion, VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import client_for
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import DraftVersion, VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.reader import drain_check

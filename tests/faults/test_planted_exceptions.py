@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from matrix import cases
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from planted_server import PLANTS, SWAPS
 from waiting import until
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from killable_server import POINTS
 from matrix import cases
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import weights_file
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import weights_file
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from waiting import until
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from learner_traffic import BATCH, SHARE
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.learner.claim.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry
@@ -21,6 +19,8 @@ from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.round import learning_round
 from paceline.learner.round.loop import Learner
 from paceline.learner.training.trainer import DraftTrainer
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 
 #: Nothing listens there, so every version of these tests stays pending; test_mlflow_registry.py has a real MLflow.
 NO_MLFLOW = "http://127.0.0.1:9"

@@ -8,7 +8,7 @@ from kombu.exceptions import OperationalError
 from learner_traffic import BATCH
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.learner.round import loop
 from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer

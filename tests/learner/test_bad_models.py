@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.cli import app
 from paceline.learner.config import LearnerConfig
 from paceline.learner.disk import require_writable
 from paceline.learner.recovery import check_models, open_state
 from safetensors.torch import load_file, save_file
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 from typer.testing import CliRunner
 
 

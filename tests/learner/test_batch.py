@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.feature_rows import as_float32
-from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.feature_rows import as_float32
+from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.learner.training.batch import (
     collate,
     context_rows,

@@ -2,10 +2,10 @@
 
 import pytest
 from fleet import version
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import VersionState
 from paceline.learner.delivery.rollout import CanaryLimit, start_canary_or_go_live
+from twins.memory_board import MemoryVersionBoard
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
 ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}

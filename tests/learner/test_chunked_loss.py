@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.trace import DraftTrace, Sampling, VerdictRule
+from paceline.buffer.stream.trace import DraftTrace, Sampling, VerdictRule
 from paceline.learner.model import eagle3
 from paceline.learner.model.logits import CHUNK_BYTES, positions_at_once, positions_per_chunk
 from paceline.learner.training import chunked_loss

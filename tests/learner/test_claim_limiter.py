@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.board.lease import Lease
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
-from paceline.buffer.lease import Lease
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 from paceline.learner.claim.claim_limiter import ClaimLimiter
+from twins.memory_stream import MemoryTraceBuffer
 
 DIED = RuntimeError("caused by a trace")
 

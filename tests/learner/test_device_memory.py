@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.training.batch import collate, verdict_rows_by_step
 from paceline.learner.training.device_memory import PartBound, is_out_of_memory, padded_tokens, parts_within
 from paceline.learner.training.plan import Recipe

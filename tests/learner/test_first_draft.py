@@ -8,8 +8,7 @@ import pytest
 import torch
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.cli import app
 from paceline.learner.first_draft import make_first_draft
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
@@ -18,6 +17,7 @@ from paceline.rig.models.target import train_tokenizer
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from twins.memory_stream import MemoryTraceBuffer
 from typer.testing import CliRunner
 
 WORDS, HIDDEN = 300, 16

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from paceline.buffer.trace import Sampling
+from paceline.buffer.stream.trace import Sampling
 from paceline.learner.training.batch import verdict_rows
 from paceline.learner.training.device_memory import PartBound
 from paceline.learner.training.first_position import FirstPosition, first_position

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge
 from paceline.learner.judging.replay import replay_traces

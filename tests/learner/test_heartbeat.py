@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from paceline.buffer.base import BufferCounts
-from paceline.buffer.counters import COUNTERS, Counters, counters_of
+from paceline.buffer.board.counters import COUNTERS, Counters, counters_of
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.stream.trace_buffer import BufferCounts
 from paceline.learner import heartbeat as module
 from paceline.learner.heartbeat import ALIVE_S, Heartbeat
 from paceline.learner.round.learning_report import MAX_LOSSES, LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.work_tally import FAILED, WorkTally
+from twins.memory_board import MemoryVersionBoard
 
 EMPTY = BufferCounts(delivered=0, pending=0, dead_lettered=0, acked={}, trimmed=0, bytes=0)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.buffer.base import TraceEntry
-from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
+from paceline.buffer.stream.trace import NO_DRAFT, DraftTrace, VerifyRounds
+from paceline.buffer.stream.trace_buffer import TraceEntry
 from paceline.learner.claim.intake import Intake, Outcome, as_rested, is_held_out, sort_entries
 
 INTAKE = Intake(target="target", target_versions=("1",), holdout_share=0.1, feature_width=6, vocabulary=50)

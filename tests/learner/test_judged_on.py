@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 from learner_traffic import BATCH
-from paceline.buffer.version import JudgedOn
+from paceline.buffer.board.version import JudgedOn
 from paceline.learner.delivery.run_record import record_from_board
 from paceline.policies.judged_on import sentence
 

@@ -6,7 +6,7 @@ from math import isnan, nan
 from typing import Any
 
 import pytest
-from paceline.buffer.base import TraceEntry
+from paceline.buffer.stream.trace_buffer import TraceEntry
 from paceline.learner.claim.intake import Outcome
 from paceline.learner.round.learning_blocks import blocks_of, learn, merged
 from paceline.learner.training.trainer import FitReport

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 from learner_traffic import BATCH, held_out, ids
-from paceline.buffer.base import TraceEntry
+from paceline.buffer.board.reason import ReasonCode
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.reason import ReasonCode
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import VersionState
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_buffer import TraceEntry
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge

@@ -6,7 +6,7 @@ import pytest
 import redis
 from learner_traffic import BATCH, ids
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.learner.round.learning_report import LearningKind
 
 

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
-from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing import memory_stream as memory
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.trace import DraftTrace, VerdictRule
-from paceline.buffer.trace_codec import encode_trace
-from paceline.buffer.version import VersionState
+from paceline.buffer.stream.trace import DraftTrace, VerdictRule
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
+from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.heartbeat import ALIVE_S
@@ -32,6 +29,9 @@ from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from twins import memory_stream as memory
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 from waiting import until
 
 MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)

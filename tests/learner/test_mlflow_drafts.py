@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from learner_traffic import held_out, not_held_out
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import check_weights, sha256_of
 from paceline.buffer.errors import BoardConflict, ConfigError, TrackingUnavailable, WeightsRefused
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import check_weights, sha256_of
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.publisher import prune

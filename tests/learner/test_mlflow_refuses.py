@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from mlflow_house import FIT, GATE, MODEL, House, alias, named, serve, synced
-from paceline.buffer.label import MAX_LABEL_CHARS
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE
+from paceline.buffer.stream.trace import MAX_LABEL_CHARS
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.round_evidence import Refit, RoundEvidence, Traffic

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from mlflow_house import GATE, MODEL, House, alias, named, weights_of
+from paceline.buffer.board.version import DraftVersion, JudgedOn, VersionState
 from paceline.buffer.code_version import code_version
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.run_record import record_from_board
 from paceline.learner.delivery.tracking.attempts import FIRST_RETRY_S, LONGEST_RETRY_S
 from paceline.policies.verdict_words import sentence
+from twins.memory_board import MemoryVersionBoard
 
 
 @pytest.fixture

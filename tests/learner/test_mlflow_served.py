@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from mlflow_house import MODEL, House, alias, named, serve, synced
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.errors import TrackingUnavailable
-from paceline.buffer.version import VersionState
 from paceline.learner.delivery.alias_check import check_aliases, compare_once
 from paceline.learner.delivery.mlflow_registry import COMPARE_S
 from paceline.learner.delivery.tracking.attempts import Attempts

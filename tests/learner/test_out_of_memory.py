@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.errors import DeviceOutOfMemory
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 from paceline.learner import recovery
 from paceline.learner.round import learning_round
 from paceline.learner.round.learning_report import LearningKind

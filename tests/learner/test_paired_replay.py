@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import VerdictRule
-from paceline.buffer.version import DraftVersion
-from paceline.buffer.weights_file import sha256_of
+from paceline.buffer.board.version import DraftVersion
+from paceline.buffer.board.weights_file import sha256_of
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.learner.judging.paired_replay import paired, unscored
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_cache import DraftCache
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import replayed_tally, served_tally
 from paceline.policies.paired import Paired
+from twins.memory_board import MemoryVersionBoard
 
 
 def version_at(folder: Path, number: int) -> DraftVersion:

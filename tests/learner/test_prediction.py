@@ -2,7 +2,7 @@
 
 import pytest
 from learner_traffic import BATCH, held_out
-from paceline.buffer.reason import ReasonCode, because
+from paceline.buffer.board.reason import ReasonCode, because
 from paceline.learner.delivery import delivery
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.round import prediction

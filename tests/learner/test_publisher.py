@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.buffer.errors import BoardConflict, ConfigError
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner import disk
 from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial
 from paceline.learner.delivery.version_folders import version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
+from twins.memory_board import MemoryVersionBoard
 
 LINEAGE = Lineage(
     parent=0,

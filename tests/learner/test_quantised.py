@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.feature_rows import FeatureDtype, quantised
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.stream.feature_rows import FeatureDtype, quantised
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training.batch import collate

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import build_trace
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.trace import DraftTrace, FeatureDtype, VerifyRounds
+from paceline.buffer.stream.trace import DraftTrace, FeatureDtype, VerifyRounds
 from paceline.learner.claim.recomputed import is_another_target
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.model.draft_io import load_draft, load_target_embedding

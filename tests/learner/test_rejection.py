@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from learner_traffic import BATCH, by_rejection
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.learner.claim.intake import Outcome
 from paceline.learner.delivery import delivery
 from paceline.learner.judging.alarms import gap_alarm

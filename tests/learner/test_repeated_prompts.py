@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from paceline.buffer.reason import Reason
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.reason import Reason
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.judging.line_judge import LastLearnt
 from paceline.learner.judging.paired_replay import paired
 from paceline.learner.model.draft_io import load_draft, load_target_embedding

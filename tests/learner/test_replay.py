@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.buffer.trace import Sampling
+from paceline.buffer.stream.trace import Sampling
 from paceline.learner.judging.replay import replay_logprobs, replay_traces
 from paceline.learner.training.batch import verdict_rows
 from paceline.policies.acceptance import identity, replayed_tally, served_tally

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
-from paceline.buffer.counters import COUNTERS, counters_of
-from paceline.buffer.reason import ReasonCode, because
+from paceline.buffer.board.counters import COUNTERS, counters_of
+from paceline.buffer.board.reason import ReasonCode, because
 from paceline.learner.delivery import delivery
 from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.state import checkpoint

@@ -13,11 +13,11 @@ from typing import IO, Any
 
 import pytest
 import redis
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import HEARTBEAT
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.learner.app import make_app, run_worker
 from paceline.learner.claim.intake import is_held_out
 from paceline.learner.config import LearnerConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.trace import Sampling, VerdictRule
+from paceline.buffer.stream.trace import Sampling, VerdictRule
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.training.batch import collate, context_rows, verdict_rows
 from paceline.learner.training.first_position import FirstPosition

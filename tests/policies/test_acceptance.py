@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.buffer.trace import VerdictRule
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.policies.acceptance import Tally, identity, replayed_tally, served_tally, walk
 
 

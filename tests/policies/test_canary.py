@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from paceline.buffer.reason import ReasonCode
+from paceline.buffer.board.reason import ReasonCode
 from paceline.policies.acceptance import Tally
 from paceline.policies.canary import (
     Arm,

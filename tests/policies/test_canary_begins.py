@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from paceline.buffer.reason import Reason, ReasonCode
+from paceline.buffer.board.reason import Reason, ReasonCode
 from paceline.policies.acceptance import Tally
 from paceline.policies.canary_begins import BeginTests
 from paceline.policies.canary_blocks import BLOCK_BEGINS

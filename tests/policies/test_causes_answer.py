@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from made_histories import REPLICA, Conditions, changed, histories
-from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
+from paceline.buffer.board.version import BoardRow, DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.causes.amounts import Amounts, Rounds, ServedKey
 from paceline.policies.readings.causes.answer import answer as answer_with
 from paceline.policies.readings.causes.explanation import Effect, Explanation, explain

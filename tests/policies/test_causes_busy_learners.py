@@ -1,7 +1,7 @@
 """When learners were busy, told from entries of their histories: where a round began and ended between two of them."""
 
 import pytest
-from paceline.buffer.counters import Counters, LearnerCounters
+from paceline.buffer.board.counters import Counters, LearnerCounters
 from paceline.policies.readings.causes.amounts import BUSY, IDLE, PARTLY, UNKNOWN
 from paceline.policies.readings.causes.busy_learners import HEARD_WITHIN_S, busy_spans, learner_state
 

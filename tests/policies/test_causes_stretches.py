@@ -2,7 +2,14 @@
 
 import pytest
 from made_histories import LEARNER, REPLICA, Conditions, changed, histories
-from paceline.buffer.counters import Counters, LearnerCounters, SchedulerCounters, ServedCell, ServedCounters, StepCell
+from paceline.buffer.board.counters import (
+    Counters,
+    LearnerCounters,
+    SchedulerCounters,
+    ServedCell,
+    ServedCounters,
+    StepCell,
+)
 from paceline.buffer.errors import ConfigError
 from paceline.policies.readings.causes.amounts import BUSY, IDLE, PARTLY, UNKNOWN, ServedKey, StepKey, Steps
 from paceline.policies.readings.causes.periods import draft_periods, since_periods

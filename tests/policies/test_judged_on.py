@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.buffer.version import OTHER_LABELS, JudgedOn
+from paceline.buffer.board.version import OTHER_LABELS, JudgedOn
 from paceline.policies.acceptance import Tally
 from paceline.policies.judged_on import MAX_LABELS, NEWEST_REQUESTS, figures, judged_on, sentence
 from paceline.policies.line_delivery import DeliveryRules, LineDelivery

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from paceline.buffer.reason import ReasonCode, because
+from paceline.buffer.board.reason import ReasonCode, because
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired

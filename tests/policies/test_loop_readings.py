@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from paceline.buffer.counters import Counters, LearnerCounters
+from paceline.buffer.board.counters import Counters, LearnerCounters
 from paceline.policies.readings import loop_readings as loop
 from paceline.policies.readings.windows import Window, windowed
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from paceline.buffer.reason import ReasonCode, because
+from paceline.buffer.board.reason import ReasonCode, because
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired

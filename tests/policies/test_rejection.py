@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from paceline.buffer.trace import NO_DRAFT, VerdictRule
+from paceline.buffer.stream.trace import NO_DRAFT, VerdictRule
 from paceline.policies.acceptance import Tally, walk
 from paceline.policies.paired import Paired
 from paceline.policies.promotion import measure

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from paceline.buffer.counters import OLDER_DRAFTS, Counters, DraftPositions, ServedCell, ServedCounters
+from paceline.buffer.board.counters import OLDER_DRAFTS, Counters, DraftPositions, ServedCell, ServedCounters
 from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.policies.readings.served_drafts import ServedDraft, served_drafts
 

@@ -1,6 +1,6 @@
 """What a draft served by label adds up to what it served, over servers and restarts."""
 
-from paceline.buffer.counters import OLDER_DRAFTS, Counters, ServedCell, ServedCounters
+from paceline.buffer.board.counters import OLDER_DRAFTS, Counters, ServedCell, ServedCounters
 from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.policies.readings.served_drafts import served_drafts
 from paceline.policies.readings.served_labels import served_labels

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from paceline.buffer.counters import Counters, SchedulerCounters, StepCell
+from paceline.buffer.board.counters import Counters, SchedulerCounters, StepCell
 from paceline.policies.readings.speed import speed_over_plain, tokens_computed
 from paceline.policies.readings.windows import windowed
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.buffer.reason import Reason, ReasonCode, because
+from paceline.buffer.board.reason import Reason, ReasonCode, because
 from paceline.policies.verdict_words import figures, lead, sentence, shown_odds
 
 NUMBERS = [

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     MAX_DRAFTS,
     OLDER_DRAFTS,
     OTHER_BATCHES,

@@ -3,12 +3,12 @@
 import pytest
 from fleet import publish
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount, drain_check
 from paceline.rig.traffic import Arrival, Served
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 
 
 @pytest.fixture

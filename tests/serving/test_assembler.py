@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.buffer.feature_rows import FeatureDtype, quantised
+from paceline.buffer.stream.feature_rows import FeatureDtype, quantised
 from paceline.serving.courier.assembler import IDLE_CLOSE_S
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.request_forward import Commit, RequestPrefill

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
 from fleet import publish, version
+from paceline.buffer.board.reason import ReasonCode
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.errors import BufferUnavailable, DecodeError
-from paceline.buffer.reason import ReasonCode
-from paceline.buffer.version import VersionState
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.policies.verdict_words import sentence
 from paceline.serving.wire.request_forward import Commit

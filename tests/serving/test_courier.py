@@ -4,15 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from paceline.buffer.board.counters import TraceCounters
+from paceline.buffer.board.farewell import say_ended
+from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import TraceCounters
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.farewell import say_ended
-from paceline.buffer.member_name import MemberName
 from paceline.buffer.redis_client import TIMEOUT_S
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
@@ -25,6 +23,8 @@ from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 
 FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import BOOT
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace import Sampling, VerdictRule
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import Sampling, VerdictRule
 from paceline.serving import config
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.courier_process import LOOK_S, MAX_BACKOFF_S, MAX_SILENCE_S, CourierProcess

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import redis
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import DraftVersion
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.serving.rollouts.config import RolloutConfig, from_env, server_env
 from paceline.serving.rollouts.draft_in_use import DraftInUse, DraftLink
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.buffer.trace import NO_DRAFT
+from paceline.buffer.stream.trace import NO_DRAFT
 from paceline.serving.capture.committed_chances import committed_logprobs
 from paceline.serving.capture.draft_path import is_tree, tokens_on, tree_path
 

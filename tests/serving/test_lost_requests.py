@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
+from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.member_name import MemberName
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.trace import Sampling, VerdictRule
+from paceline.buffer.stream.trace import Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
@@ -20,6 +18,8 @@ from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.messages import BEST_IDS, FEATURES, READ_IDS, VERDICTS, PrefillHead, VerifyHead, to_wire
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
+from twins.memory_board import MemoryVersionBoard
+from twins.memory_stream import MemoryTraceBuffer
 from waiting import until
 
 FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)

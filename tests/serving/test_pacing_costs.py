@@ -1,8 +1,8 @@
 """`paceline pacing-costs`: what it starts, what it takes from a sweep, and what it writes."""
 
 import pytest
+from paceline.buffer.board.member_status import PacingSaid
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.member_status import PacingSaid
 from paceline.buffer.settings.sources import read_settings
 from paceline.serving.launch import pacing_costs
 from paceline.serving.launch.pacing_costs import MeasuredCosts, sweep_env, table_of, without_speculation

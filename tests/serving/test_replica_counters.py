@@ -5,8 +5,15 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from paceline.buffer.counters import COUNTERS, MAX_DRAFTS, Counters, SchedulerCounters, StepCell, as_json, counters_of
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.board.counters import (
+    COUNTERS,
+    MAX_DRAFTS,
+    Counters,
+    SchedulerCounters,
+    StepCell,
+    as_json,
+    counters_of,
+)
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.clock.step_cells import StepCells
@@ -17,6 +24,7 @@ from paceline.serving.courier.replica_counters import ReplicaCounters
 from paceline.serving.watch.draft_monitor import REPORTED_REQUESTS, DraftMonitor
 from paceline.serving.wire.counts import BEFORE_BOOT, CaptureCounts, DropReason
 from served_rounds import prefill, verify
+from twins.memory_board import MemoryVersionBoard
 
 MEMBER = "replica:rep"
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.trace import FeatureDtype
+from paceline.buffer.stream.trace import FeatureDtype
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture
 from paceline.serving.capture.device_output import FEATURE_DTYPES, Chosen, ForwardOutput

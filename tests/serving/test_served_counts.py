@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.buffer.counters import LENGTH_EDGES, MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS
-from paceline.buffer.version import OTHER_LABELS
+from paceline.buffer.board.counters import LENGTH_EDGES, MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS
+from paceline.buffer.board.version import OTHER_LABELS
 from paceline.serving.watch import served_counts
 from paceline.serving.watch.served_cells import MAX_CELLS
 from paceline.serving.watch.served_counts import MAX_SHOWN_CHARS, ServedCounts

@@ -5,8 +5,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from paceline.buffer.feature_rows import FeatureDtype
 from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.stream.feature_rows import FeatureDtype
 from paceline.serving import plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env
 from paceline.serving.cpu_host.config import is_switched_on

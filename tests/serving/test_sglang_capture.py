@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from paceline.buffer.prompt_key import prompt_key
-from paceline.buffer.trace import Sampling, VerdictRule
+from paceline.buffer.stream.trace import Sampling, VerdictRule, prompt_key
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture, sglang_requests
 from paceline.serving.capture.courier_sender import CourierSender

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
-from paceline.buffer.trace import VerdictRule
+from paceline.buffer.stream.trace import VerdictRule
 from paceline.serving import plugin, sglang_speculation
 from paceline.serving.config import CANARY_TURN_S, from_env
 from paceline.serving.sglang_speculation import (

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.errors import WeightsRefused
-from paceline.buffer.weights_file import sha256_of
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand

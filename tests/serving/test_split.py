@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
 from paceline.serving.wire.counts import DropReason

@@ -2,9 +2,9 @@
 
 import pytest
 from fleet import publish, version
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.serving.swap.staggered_rollout import STALLED_S, StaggeredRollout
+from twins.memory_board import MemoryVersionBoard
 
 HOLD_S = 5.0
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.errors import WeightsRefused
-from paceline.buffer.weights_file import sha256_of
 from paceline.serving.swap.staging import read_layout, stage
 from paceline.serving.swap.weights_in_memory import WeightsInMemory
 from safetensors.torch import save_file

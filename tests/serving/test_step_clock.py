@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.buffer.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES
+from paceline.buffer.board.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES
 from paceline.serving.clock import step_clock
 from paceline.serving.clock.busy_time import BusyTime
 from paceline.serving.clock.shared_meter import SharedMeter

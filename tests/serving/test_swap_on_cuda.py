@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_cuda import GPU, FakeCuda, OnGpu
-from paceline.buffer.weights_file import sha256_of
+from paceline.buffer.board.weights_file import sha256_of
 from paceline.serving.swap import sglang_draft
 from paceline.serving.swap.commands import Act, SwapCommand
 from paceline.serving.swap.sglang_swap import RankSwap

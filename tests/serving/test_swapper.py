@@ -2,13 +2,13 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.errors import BoardConflict, WeightsRefused
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardEvent, VersionState
 from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
 from paceline.serving.swap.swapper import CanaryTurns, Swapper
+from twins.memory_board import MemoryVersionBoard
 
 
 class Switch:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from fleet import publish, version
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import FeatureDtype
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.stream.trace import FeatureDtype
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
+from twins.memory_board import MemoryVersionBoard
 
 USUAL = 50  # rounds, of five requests
 DEAD, LOW, GOOD = 0, 1, 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.trace_codec import decode_trace, encode_trace
+from paceline.buffer.stream.trace_codec import decode_trace, encode_trace
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice

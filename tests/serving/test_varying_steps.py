@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
-from paceline.buffer.trace_codec import decode_trace, encode_trace
+from paceline.buffer.stream.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.stream.trace_codec import decode_trace, encode_trace
 from paceline.learner.training.batch import teacher_nodes
 from paceline.policies.acceptance import identity, served_tally
 from paceline.policies.canary import CanaryRules
@@ -25,6 +24,7 @@ from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
 from paceline.serving.wire.teacher_width import TeacherWidth
 from sglang_double import batch_of, request
+from twins.memory_board import MemoryVersionBoard
 
 VOCAB, DIM, PROMPT = 50, 4, [3, 1, 4]
 FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)

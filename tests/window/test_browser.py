@@ -14,16 +14,16 @@ import httpx
 import pytest
 from fleet import version
 from live_page import served
-from paceline.buffer.board_access import BoardAccess
+from paceline.buffer.board.board_access import BoardAccess
+from paceline.buffer.board.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
+from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
+from paceline.buffer.board.redis_operator import OperatorAuth
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
-from paceline.buffer.reason import ReasonCode, because
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_members import speculators
-from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts
 from paceline.dashboards.window.app import make_app
 from paceline.dashboards.window.readings import Readings

@@ -21,10 +21,10 @@ import pytest
 import yaml
 from fleet import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status, version
 from monitoring import RULES, exporter_service, prometheus_service
-from paceline.buffer.base import VersionBoard
-from paceline.buffer.board_access import open_board
+from paceline.buffer.board.board_access import open_board
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.settings.sources import read_settings
-from paceline.buffer.version import VersionState
 from paceline.policies.readings.serving_readings import accept_length
 from paceline.policies.readings.speed import speed_over_plain
 from paceline.policies.readings.windows import windowed

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from ....buffer.version import BoardState, VersionState
+from ....buffer.board.version import BoardState, VersionState
 from .attempts import Attempts
 from .model_store import Key, KnownVersion, ModelStore, draft_name, key_of
 

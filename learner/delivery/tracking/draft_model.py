@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from ....buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ....buffer.drafts.checkpoint import local_folder
 from ....buffer.errors import ConfigError, WeightsRefused
-from ....buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...model.draft_io import load_draft, load_target_embedding, load_target_head
 from ...model.eagle3 import Eagle3Draft
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ....buffer.reason import Why
-from ....buffer.version import BoardEvent, BoardFold, VersionState
+from ....buffer.board.reason import Why
+from ....buffer.board.version import BoardEvent, BoardFold, VersionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from ....buffer.board.version import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ....policies.readings.ratio_sums import Z_95
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ....buffer.weights_file import WEIGHTS_FILE
+from ....buffer.board.weights_file import WEIGHTS_FILE
 from . import draft_model
 from .mlflow_library import mlflow_library
 from .model_store import KnownVersion, ModelStore, draft_name

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+from ....buffer.board.version import DraftVersion
 from ....buffer.errors import PacelineError, TrackingUnavailable
-from ....buffer.version import DraftVersion
 from .aliases import aliases_of
 from .mlflow_library import using, without_passwords
 from .model_store import KnownVersion, ModelStore, draft_name, find_store

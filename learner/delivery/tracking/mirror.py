@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from ....buffer.base import VersionBoard
-from ....buffer.version import BoardRow, BoardState, VersionState
+from ....buffer.board.version import BoardRow, BoardState, VersionState
+from ....buffer.board.version_board import VersionBoard
 from ....policies.readings.served_drafts import ServedDraft, served_drafts
 from ..run_record import VERSION_TAG, Point, RunRecord, record_from_board
 from ..version_folders import files_of

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
-from ....buffer.version import BoardRow, VersionState
+from ....buffer.board.version import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR, BoardRow, VersionState
 from ....policies.readings.ratio_sums import Z_95
 from ....policies.verdict_words import lead, sentence
 from ..round_evidence import JUDGED, TRAFFIC_WINDOW

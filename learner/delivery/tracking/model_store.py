@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ....buffer.version import BoardRow
+from ....buffer.board.version import BoardRow
 from ..run_record import SHA256_TAG, VERSION_TAG
 from .mlflow_library import open_client
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ....buffer.version import BoardRow, BoardState, VersionState
+from ....buffer.board.version import BoardRow, BoardState, VersionState
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
 from .attempts import Attempts

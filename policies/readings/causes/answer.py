@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from ....buffer.version import BoardRow, VersionState
+from ....buffer.board.version import BoardRow, VersionState
 from ..definitions import Reading
 from .explanation import Effect, Explanation, Finding
 from .parts import Cause, Factor, factor_of, parts_of

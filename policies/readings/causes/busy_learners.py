@@ -7,7 +7,7 @@ entries, a round began or ended.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ....buffer.counters import Counters, LearnerCounters
+from ....buffer.board.counters import Counters, LearnerCounters
 from .amounts import BUSY, IDLE, PARTLY, UNKNOWN
 
 #: A learner that beats is heard of more often; one that is not has ended, and its round with it.

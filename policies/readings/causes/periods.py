@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from ....buffer.counters import Counters
+from ....buffer.board.counters import Counters
 from ....buffer.errors import ConfigError
 from .amounts import Amounts
 from .explanation import Period

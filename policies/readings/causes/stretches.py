@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ....buffer.counters import Counters
+from ....buffer.board.counters import Counters
 from ..tables import Amount, CellKey, CellSums, StepSums, Tables, difference, tables_of
 from .amounts import UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
 from .busy_learners import Span, busy_spans, learner_state

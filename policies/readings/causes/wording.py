@@ -2,8 +2,8 @@
 
 import math
 
-from ....buffer.counters import OLDER_DRAFTS
-from ....buffer.version import OTHER_LABELS
+from ....buffer.board.counters import OLDER_DRAFTS
+from ....buffer.board.version import OTHER_LABELS
 from .amounts import Rounds
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.drafts.single_file import draft_folder
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.weights_file import sha256_of
 from safetensors.torch import load_file, save_file
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from fleet import NOW, board, learner, replica, requests, snapshot, steps, version
-from paceline.buffer.counters import (
+from paceline.buffer.board.counters import (
     LENGTH_EDGES,
     OLDER_DRAFTS,
     STEP_MS_EDGES,
@@ -15,7 +15,7 @@ from paceline.buffer.counters import (
     TraceCounters,
     as_json,
 )
-from paceline.buffer.version import OTHER_LABELS
+from paceline.buffer.board.version import OTHER_LABELS
 from paceline.dashboards.exporter.families import FAMILIES, Kind
 from paceline.policies.readings.tables import StepSums
 from paceline.policies.readings.windows import windowed

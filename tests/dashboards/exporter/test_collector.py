@@ -7,17 +7,17 @@ import urllib.request
 from functools import cache, partial
 
 import redis
+from paceline.buffer.board.counters import Counters, ServedCell, ServedCounters, as_json
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.counters import Counters, ServedCell, ServedCounters, as_json
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import EVENTS
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_members import speculators
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.exporter.collector import BoardCollector
 from paceline.rig.readiness import free_port
 from scraped import labels_of, parsed, scrape, value
+from twins.memory_board import MemoryVersionBoard
 
 
 def board_of(client: redis.Redis, speculator: str) -> RedisVersionBoard:

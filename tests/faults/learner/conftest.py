@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import redis
-from paceline.buffer.base import VersionBoard
+from paceline.buffer.board.redis_board import RedisVersionBoard
+from paceline.buffer.board.version import VersionState
+from paceline.buffer.board.version_board import VersionBoard
+from paceline.buffer.board.weights_file import check_weights, weights_file
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import client_for
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import VersionState
-from paceline.buffer.weights_file import check_weights, weights_file
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.claim.intake import is_held_out
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 

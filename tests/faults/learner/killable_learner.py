@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.learner import disk
 from paceline.learner.config import from_env, quiet_mlflow
 from paceline.learner.delivery import delivery

@@ -5,8 +5,8 @@ Leases, claims and heartbeats use Redis' own time; a learner's clock only dates 
 
 import pytest
 from matrix import cases
-from paceline.buffer.base import entry_order
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.board.version import DraftVersion, VersionState
+from paceline.buffer.stream.trace_buffer import entry_order
 from waiting import until
 
 BATCH = 16

@@ -2,7 +2,7 @@
 
 import pytest
 from matrix import cases
-from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 
 BATCH = 16
 #: What is written next: weights of a version, the record for MLflow, the checkpoint.

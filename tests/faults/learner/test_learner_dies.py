@@ -7,7 +7,7 @@ import signal
 import pytest
 from killable_learner import POINTS
 from matrix import cases
-from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 
 TRACES = 24
 MLFLOW_POINT = "half_way_through_registering_with_mlflow"  # test_mlflow_away.py

@@ -2,7 +2,7 @@
 
 import pytest
 from matrix import cases
-from paceline.buffer.weights_file import sha256_of
+from paceline.buffer.board.weights_file import sha256_of
 
 BATCH = 16
 #: Redis is called next.

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from paceline.buffer.trace_codec import encode_trace
+from paceline.buffer.stream.trace_codec import encode_trace
 
 SERVED = 50
 TRACES = 1000

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from matrix import cases
-from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 
 BATCH = 16
 SHORT_LEASE_S = "0.5"

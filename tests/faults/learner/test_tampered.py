@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 from matrix import cases
+from paceline.buffer.board.event_codec import encode_event
+from paceline.buffer.board.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.board.weights_file import check_weights, sha256_of
 from paceline.buffer.errors import BoardConflict, DecodeError, WeightsRefused
-from paceline.buffer.event_codec import encode_event
 from paceline.buffer.keys import EVENTS
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
-from paceline.buffer.weights_file import check_weights, sha256_of
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft, save_draft
 from paceline.policies.verdict_words import sentence
 

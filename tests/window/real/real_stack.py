@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import psutil
 from monitoring import exporter_service, prometheus_service
+from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.rig.deployment import server_flags
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.reader import drain_check

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from learned_draft import register
-from paceline.buffer.version import VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer

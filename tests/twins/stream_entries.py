@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Condition, RLock
 
-from ..config import BufferConfig
-from ..keys import DEAD_LETTERS_KEPT
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.keys import DEAD_LETTERS_KEPT
 
 
 class EntryState(Enum):

@@ -16,17 +16,18 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
   They are kept where features are not, since who recomputes features needs all that the target had read.
 """
 
+import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TraceInvalid
+from ..errors import TraceInvalid
 from .feature_rows import NO_SCALES, STORED_AS, FeatureDtype, Features, Float32s, as_float32
-from .label import LABEL_RULE, is_label
-from .prompt_key import PROMPT_KEY_RULE, is_prompt_key
 
 __all__ = [
     "NO_DRAFT", "DraftTrace", "FeatureDtype", "Features", "Float16s", "Float32s", "Int32s", "Sampling", "VerdictRule",
@@ -38,6 +39,19 @@ Float16s = npt.NDArray[np.float16]
 
 #: Pads the drafted row of a round that proposed fewer drafts than the widest one.
 NO_DRAFT = -1
+
+#: A client chooses the label, and every trace of the request carries it.
+MAX_LABEL_CHARS: Final = 128
+
+#: What is_label asks for, for people.
+LABEL_RULE: Final = f"1 to {MAX_LABEL_CHARS} letters, digits, '.', '_', '-' or '/', the first a letter or digit"
+
+_LABEL = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/-]{{0,{MAX_LABEL_CHARS - 1}}}")
+
+#: What a key looks like, for people.
+PROMPT_KEY_RULE: Final = "16 hexadecimal digits"
+
+_KEY = re.compile(r"[0-9a-f]{16}")
 
 
 class VerdictRule(StrEnum):
@@ -250,3 +264,19 @@ def _expect_dtype(what: str, dtype: type, *arrays: npt.NDArray[Any]) -> None:
     for array in arrays:
         if array.dtype != dtype:
             raise TraceInvalid(f"{what}: got {array.dtype}, expected {np.dtype(dtype)}")
+
+
+def is_label(value: object) -> bool:
+    """Whether it is text of LABEL_RULE, its letters and digits ASCII."""
+    return isinstance(value, str) and len(value) <= MAX_LABEL_CHARS and _LABEL.fullmatch(value) is not None
+
+
+def prompt_key(token_ids: Sequence[int]) -> str:
+    """Digest of a whole prompt, whatever its ids are kept in."""
+    ids = np.ascontiguousarray(token_ids, "<i8")
+    return hashlib.blake2b(ids.data, digest_size=8, person=b"paceline prompt").hexdigest()
+
+
+def is_prompt_key(value: str) -> bool:
+    """Whether it is text of PROMPT_KEY_RULE."""
+    return _KEY.fullmatch(value) is not None

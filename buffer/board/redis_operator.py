@@ -4,13 +4,13 @@ from typing import Any
 
 import redis
 
+from ..config import BufferConfig
+from ..errors import OperatorRefused
+from ..keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
+from ..plain_text import printable
+from ..redis_client import refuse_text_client, translate_redis_errors
 from .audit import AuditEntry, entry_time
-from .config import BufferConfig
-from .errors import OperatorRefused
-from .keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
 from .operator_token import hash_token, verify_token
-from .plain_text import printable
-from .redis_client import refuse_text_client, translate_redis_errors
 
 
 class OperatorAuth:

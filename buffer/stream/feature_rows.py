@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TraceInvalid
+from ..errors import TraceInvalid
 
 Features = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]

@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from .redis_client import translate_redis_errors
+from ..redis_client import translate_redis_errors
 
 #: Redis' own overhead over the bytes of the traces, and what queues, board and deduplication take beside them.
 HEADROOM = 1.2

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from .errors import BoardConflict, WeightsRefused
-from .plain_text import printable
+from ..errors import BoardConflict, WeightsRefused
+from ..plain_text import printable
 from .version import BoardState
 
 #: Name of the file in a version's folder.

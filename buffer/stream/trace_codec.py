@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from .base import TraceEntry
-from .errors import DecodeError, TraceInvalid, decode_reason, unknown_schema
+from ..errors import DecodeError, TraceInvalid, decode_reason, unknown_schema
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from .trace_buffer import TraceEntry
 
 #: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
 MAX_TRACE_BYTES = 512 * 1024**2

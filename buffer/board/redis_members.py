@@ -1,14 +1,17 @@
 """RedisMembers: who beats on a speculator's board, who fell silent, and what each of them has counted."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import redis
 
-from .errors import DecodeError
+from ..errors import DecodeError
+from ..keys import BOOT, EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
+from ..plain_text import printable
+from ..redis_client import load_script, refuse_text_client, translate_redis_errors
 from .farewell import member_seen
-from .keys import BOOT, EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
 from .member_board import LAST_STATUS_S, MemberSeen
 from .member_history import (
     HISTORY_EVERY_S,
@@ -19,8 +22,6 @@ from .member_history import (
     decode_history,
     encode_entry,
 )
-from .plain_text import printable
-from .redis_client import load_script, refuse_text_client, translate_redis_errors
 
 #: How much of a history is kept, as board.lua takes it.
 _KEPT = (*(round(seconds * 1000) for seconds in (HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S)), HISTORY_KEPT)
@@ -33,7 +34,7 @@ class RedisMembers:
         refuse_text_client(client)
         self._client = client
         self._speculator = speculator
-        self._script = load_script(client, "board.lua")
+        self._script = load_script(client, Path(__file__).with_name("board.lua"))
 
     def claim(self, member: str, boot: str, ttl_s: float) -> float | None:
         keys = [BOOT.name(self._speculator, member), SEEN.name(self._speculator)]

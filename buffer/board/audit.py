@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from .base import entry_order
-from .plain_text import printable, utc_time
+from ..plain_text import printable, utc_time
+from ..stream.trace_buffer import entry_order
 from .reason import Why
 from .version import BoardEvent
 

@@ -14,8 +14,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from .errors import BoardConflict
+from ..errors import BoardConflict
 from .reason import ReasonCode, Why, because
+
+# Names of the figures in `DraftVersion.scores` that have a reader; the gate writes others.
+
+#: Tokens per verify round, 1 + accepted drafts, of the traffic that this draft was trained on last, with the weights it
+#: had before.
+JUDGED_SCORE = "judged_accept_length"
+#: The same of its own weights, on requests that had come when it was published and that it had not learnt; and its
+#: standard error, prompts drawn as wholes. Both are absent where these were few, and of a draft that was refused.
+PREDICTED_SCORE = "predicted_accept_length"
+PREDICTED_STANDARD_ERROR = "predicted_standard_error"
 
 
 class VersionState(StrEnum):

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .base import VersionBoard
-from .config import BufferConfig
-from .errors import ConfigError
-from .plain_text import printable
+from ..config import BufferConfig
+from ..errors import ConfigError
+from ..plain_text import printable
+from ..redis_client import client_for, connect
+from ..settings.fields import configured
+from ..settings.sources import Settings
+from ..settings.table import LOCAL_REDIS
 from .redis_board import RedisVersionBoard
-from .redis_client import client_for, connect
 from .redis_members import delete_speculator, speculators
 from .redis_operator import OperatorAuth
-from .settings.fields import configured
-from .settings.sources import Settings
-from .settings.table import LOCAL_REDIS
+from .version_board import VersionBoard
 
 
 @dataclass(frozen=True, slots=True)

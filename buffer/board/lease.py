@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .errors import LeaseLost
+from ..errors import LeaseLost
 
 #: Renewals per time to live: two may fail before the lease ends.
 _RENEWALS = 3

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from .errors import BoardConflict, DecodeError, decode_reason, unknown_schema
+from ..errors import BoardConflict, DecodeError, decode_reason, unknown_schema
 from .reason import Why
 from .version import NOT_OURS, BoardEvent, VersionState
 

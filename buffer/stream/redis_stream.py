@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import redis
 
-from .base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
-from .config import BufferConfig
-from .errors import DecodeError
-from .keys import (
+from ..config import BufferConfig
+from ..errors import DecodeError
+from ..keys import (
     ASKED_ROUND,
     BOUNDS,
     BURIED,
@@ -22,9 +22,10 @@ from .keys import (
     TRACE_IDS,
     TRACES,
 )
-from .redis_client import load_script, refuse_text_client, translate_redis_errors
+from ..redis_client import load_script, refuse_text_client, translate_redis_errors
 from .redis_payloads import NO_PAYLOAD, Page, RedisPayloads, Row, Word
 from .trace import DraftTrace
+from .trace_buffer import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from .trace_codec import decode_entries, decode_trace, encode_trace
 
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
@@ -48,7 +49,7 @@ class RedisTraceBuffer:
         self._client = client
         self._config = config
         self._clock = clock
-        self._script = load_script(client, "stream.lua")
+        self._script = load_script(client, Path(__file__).with_name("stream.lua"))
         keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS, PAYLOAD)
         self._keys = [key.name(config.speculator) for key in keys]
         self._traces, _, _, self._dead_letters, *_ = self._keys

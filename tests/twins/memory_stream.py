@@ -4,12 +4,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from ..base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
-from ..config import BufferConfig
-from ..errors import DecodeError
-from ..trace import DraftTrace
-from ..trace_codec import decode_entries, decode_trace, encode_trace
-from .stream_entries import ENDED, EntryState, MemoryStream, StreamEntry
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import DecodeError
+from paceline.buffer.stream.trace import DraftTrace
+from paceline.buffer.stream.trace_buffer import (
+    MAX_DELIVERIES,
+    MAX_WAIT_S,
+    TOO_MANY_DELIVERIES,
+    BufferCounts,
+    TraceEntry,
+    entry_order,
+)
+from paceline.buffer.stream.trace_codec import decode_entries, decode_trace, encode_trace
+from twins.stream_entries import ENDED, EntryState, MemoryStream, StreamEntry
 
 
 class MemoryTraceBuffer:

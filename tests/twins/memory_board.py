@@ -7,15 +7,13 @@ from itertools import pairwise
 from threading import Condition, RLock
 
 import msgspec
-
-from ..base import MAX_WAIT_S
-from ..board_rules import Decision, move_events, register_events, rollback_events
-from ..counters import BOOT
-from ..event_codec import decode_event, encode_event
-from ..farewell import member_seen
-from ..lease import Lease, renewed
-from ..member_board import LAST_STATUS_S, MemberSeen
-from ..member_history import (
+from paceline.buffer.board.board_rules import Decision, move_events, register_events, rollback_events
+from paceline.buffer.board.counters import BOOT
+from paceline.buffer.board.event_codec import decode_event, encode_event
+from paceline.buffer.board.farewell import member_seen
+from paceline.buffer.board.lease import Lease, renewed
+from paceline.buffer.board.member_board import LAST_STATUS_S, MemberSeen
+from paceline.buffer.board.member_history import (
     HISTORY_EVERY_S,
     HISTORY_FINE_S,
     HISTORY_KEPT,
@@ -24,8 +22,9 @@ from ..member_history import (
     decode_history,
     encode_entry,
 )
-from ..reason import Why
-from ..version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+from paceline.buffer.board.reason import Why
+from paceline.buffer.board.version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+from paceline.buffer.stream.trace_buffer import MAX_WAIT_S
 
 
 class MemoryVersionBoard:

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import os
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 #: A shorter token could be guessed from its seal.
 MIN_TOKEN_CHARS = 16

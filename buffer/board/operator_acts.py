@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import msgspec
 
+from ..errors import ConfigError
 from .board_access import BoardAccess
-from .errors import ConfigError
 from .version import VersionState
 from .weights_file import check_weights
 

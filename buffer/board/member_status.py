@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .plain_text import printable
+from ..plain_text import printable
 from .reason import Why
 
 

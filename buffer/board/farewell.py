@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from .base import VersionBoard
+from ..errors import ConfigError
 from .counters import BEAT_LAST_AT, COUNTERS, ENDED
-from .errors import ConfigError
 from .member_board import MemberSeen
 from .member_status import read_status
+from .version_board import VersionBoard
 
 #: Of the beat in its name: nobody is to count it among the living.
 _TTL_S = 0.001

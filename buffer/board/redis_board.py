@@ -12,15 +12,15 @@ import redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
-from .base import MAX_WAIT_S
+from ..config import BufferConfig
+from ..errors import BoardConflict
+from ..keys import EVENTS, LEASE, NEXT_NUMBER
+from ..redis_client import translate_redis_errors
+from ..stream.trace_buffer import MAX_WAIT_S
 from .board_rules import Decision, move_events, register_events, rollback_events
-from .config import BufferConfig
-from .errors import BoardConflict
 from .event_codec import decode_event, encode_event
-from .keys import EVENTS, LEASE, NEXT_NUMBER
 from .lease import Lease, renewed
 from .reason import Why
-from .redis_client import translate_redis_errors
 from .redis_members import RedisMembers
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
 

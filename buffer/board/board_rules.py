@@ -7,7 +7,7 @@ the state is checked by the fold.
 from collections.abc import Callable
 from itertools import pairwise
 
-from .errors import BoardConflict
+from ..errors import BoardConflict
 from .reason import Why
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator
 from itertools import chain, count, takewhile
 
-from .base import VersionBoard
+from ..errors import DecodeError
 from .counters import BOOT, WANTED
-from .errors import DecodeError
 from .member_status import read_status
+from .version_board import VersionBoard
 
 log = logging.getLogger(__name__)
 
