@@ -59,9 +59,10 @@ def run_courier(
         assembler.ignore(where.cut_off)
 
     monitor = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=bool(settings.canary_turn_s))
-    receiver = CourierReceiver(endpoint, settings.teacher, resume)
+    receiver = CourierReceiver(endpoint, resume)
     courier = Courier(
         receiver,
+        settings.teacher,
         assembler,
         counts,
         breaker,

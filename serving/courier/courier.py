@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...buffer.board.counters import COUNTERS
@@ -16,16 +16,17 @@ from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
-from ..wire.messages import MEMBER, POLL_S
+from ..wire.messages import MEMBER, POLL_S, Message, WireForward
 from ..wire.request_forward import RequestForward
+from ..wire.teacher_width import TeacherWidth
 from .account import BEAT_S, ReplicaAccount
 from .assembler import WindowAssembler
 from .backlog import Backlog
 from .heartbeat import fitted
-from .receiver import Received, Source
+from .receiver import Source
 from .redis_clock import RedisClock
 from .replica_counters import ReplicaCounters
-from .split import CapturedForward
+from .split import ended_ids, running_ids, split
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Courier:
     def __init__(
         self,
         source: Source,
+        teacher: TeacherWidth,
         assembler: WindowAssembler,
         counts: CaptureCounts,
         breaker: Breaker,
@@ -60,6 +62,7 @@ class Courier:
         redis_clock: RedisClock | None = None,
     ) -> None:
         self._source = source
+        self._teacher = teacher
         self._assembler = assembler
         self._counts = counts
         self._breaker = breaker
@@ -173,7 +176,7 @@ class Courier:
     def _acknowledge(self) -> None:
         self._source.acknowledge({**self._counts.status(), MEMBER: self._account.member})
 
-    def _lose(self, message: Received) -> None:
+    def _lose(self, message: Message) -> None:
         """Before its forwards are added: they would be found not to continue their windows, which is another reason."""
         self._assembler.lose(message.lost)
         self._counters.lose(message.lost)
@@ -181,21 +184,22 @@ class Courier:
         for reason, requests in message.lost_unnamed.items():
             self._counts.refuse(requests, reason)
 
-    def _assemble(self, captured: list[CapturedForward], now: float) -> None:
-        for batch in captured:
-            for forward in self._split(batch):
-                self._draft_monitor.add(forward)
-                self._counters.add(forward, now)
-                self._queue(self._assembler.add(forward, now), now)
+    def _assemble(self, forwards: Sequence[WireForward], now: float) -> None:
+        for forward in forwards:
+            for share in self._split(forward):
+                self._draft_monitor.add(share)
+                self._counters.add(share, now)
+                self._queue(self._assembler.add(share, now), now)
 
-    def _split(self, captured: CapturedForward) -> list[RequestForward]:
+    def _split(self, forward: WireForward) -> list[RequestForward]:
         try:
-            return captured.split()
+            return split(forward, self._teacher)
         except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
             self._breaker.note("courier: split", fault)
-            self._counters.lose(captured.running_ids)
-            self._assembler.lose(dict.fromkeys(captured.running_ids, DropReason.INVALID))
-            self._assembler.forget(captured.ended_ids)
+            running = running_ids(forward)
+            self._counters.lose(running)
+            self._assembler.lose(dict.fromkeys(running, DropReason.INVALID))
+            self._assembler.forget(ended_ids(forward))
             return []
 
     def _queue(self, traces: list[DraftTrace], now: float) -> None:

@@ -2,29 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import zmq
 
-from ..wire.counts import DropReason
 from ..wire.messages import Message, Receipt, Resume, decode_message, encode_receipt
-from ..wire.teacher_width import TeacherWidth
-from .split import CapturedForward
 
 #: A receipt that says nothing new is sent this often all the same, to show that the courier is not hung.
 RECEIPT_S = 1.0
-
-
-@dataclass(slots=True)
-class Received:
-    """What one message brought: the requests that miss a forward by now, then forwards, oldest first."""
-
-    forwards: list[CapturedForward] = field(default_factory=list)
-    lost: Mapping[str, DropReason] = field(default_factory=dict)
-    ended: Collection[str] = ()  # those of `lost` of which no forward follows
-    lost_unnamed: Mapping[DropReason, int] = field(default_factory=dict)  # further requests, of which no forward came
 
 
 class Source(Protocol):
@@ -32,8 +18,8 @@ class Source(Protocol):
 
     status: dict[str, Any]  # what the scheduler process reported last
 
-    def take(self, wait_s: float) -> list[Received]:
-        """Return what has come, oldest first; waits up to `wait_s`."""
+    def take(self, wait_s: float) -> list[Message]:
+        """Return the messages that have come, oldest first; waits up to `wait_s`."""
         ...
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
@@ -47,7 +33,6 @@ class CourierReceiver:
     def __init__(
         self,
         endpoint: str,
-        teacher: TeacherWidth,
         on_resume: Callable[[Resume], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,7 +40,6 @@ class CourierReceiver:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)  # the sender counts bytes, what waits here included
         self._socket.bind(endpoint)
-        self._teacher = teacher
         self._on_resume = on_resume
         self._clock = clock
         self._received_bytes = 0
@@ -64,7 +48,7 @@ class CourierReceiver:
         self._pause = threading.Event()  # never set
         self.status: dict[str, Any] = {}  # what the scheduler process reported last
 
-    def take(self, wait_s: float, max_messages: int = 256) -> list[Received]:
+    def take(self, wait_s: float, max_messages: int = 256) -> list[Message]:
         """Wait `wait_s`; return what has arrived by then, oldest first, of at most `max_messages`."""
         # Not until the first message comes: many small turns cost more than few large ones.
         self._pause.wait(wait_s)
@@ -98,10 +82,9 @@ class CourierReceiver:
         """Stop listening."""
         self._socket.close()
 
-    def _read(self, message: Message) -> Received:
+    def _read(self, message: Message) -> Message:
         if message.resume is not None:
             self._on_resume(message.resume)
         if message.status is not None:
             self.status = message.status
-        forwards = [CapturedForward(forward, self._teacher) for forward in message.forwards]
-        return Received(forwards, message.lost, message.ended, message.lost_unnamed)
+        return message

@@ -1,6 +1,5 @@
 """Splits a captured forward of a batch into one RequestForward per captured request."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,41 +28,29 @@ from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestForward, Reque
 from ..wire.teacher_width import TeacherWidth
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedForward:
-    """One captured forward of a batch, as it arrived."""
+def running_ids(forward: WireForward) -> list[str]:
+    """Its requests, without those that had ended while it was under way: nothing of theirs is in it."""
+    head = forward.head
+    is_prefill = isinstance(head, PrefillHead)
+    commits = zip(head.request_ids, head.commits, strict=True)
+    return [request_id for request_id, commit in commits if is_prefill or commit.tokens or not commit.finish]
 
-    forward: WireForward
-    teacher: TeacherWidth
 
-    @property
-    def request_ids(self) -> tuple[str, ...]:
-        """The captured requests of its batch."""
-        return self.forward.head.request_ids
+def ended_ids(forward: WireForward) -> list[str]:
+    """Its requests of which no later forward has tokens."""
+    head = forward.head
+    return [request_id for request_id, commit in zip(head.request_ids, head.commits, strict=True) if commit.finish]
 
-    @property
-    def running_ids(self) -> list[str]:
-        """Its requests, without those that had ended while it was under way: nothing of theirs is in it."""
-        head = self.forward.head
-        is_prefill = isinstance(head, PrefillHead)
-        commits = zip(head.request_ids, head.commits, strict=True)
-        return [request_id for request_id, commit in commits if is_prefill or commit.tokens or not commit.finish]
 
-    @property
-    def ended_ids(self) -> list[str]:
-        """Its requests of which no later forward has tokens."""
-        head = self.forward.head
-        return [request_id for request_id, commit in zip(head.request_ids, head.commits, strict=True) if commit.finish]
-
-    def split(self) -> list[RequestForward]:
-        """One share per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
-        head = self.forward.head
-        arrays: Arrays = arrays_of(self.forward)
-        if isinstance(head, VerifyHead):
-            if PACKED in arrays:
-                arrays = unpacked(arrays[PACKED], len(head.request_ids), head.packed_width, head.feature_dtype)
-            return split_verify(head, arrays, self.teacher)
-        return split_prefill(head, arrays)
+def split(forward: WireForward, teacher: TeacherWidth) -> list[RequestForward]:
+    """One share per captured request of its batch, in the head's order; any exception when the arrays do not fit it."""
+    head = forward.head
+    arrays: Arrays = arrays_of(forward)
+    if isinstance(head, VerifyHead):
+        if PACKED in arrays:
+            arrays = unpacked(arrays[PACKED], len(head.request_ids), head.packed_width, head.feature_dtype)
+        return split_verify(head, arrays, teacher)
+    return split_prefill(head, arrays)
 
 
 def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> list[RequestForward]:

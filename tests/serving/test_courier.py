@@ -1,16 +1,13 @@
 """Every captured trace is delivered, or dropped with a reason, whatever Redis does."""
 
-from dataclasses import dataclass
-
-import numpy as np
 import pytest
+from msgspec.structs import replace
 from paceline.buffer.board.counters import TraceCounters
 from paceline.buffer.board.farewell import say_ended
 from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.redis_client import TIMEOUT_S
-from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
@@ -18,33 +15,18 @@ from paceline.serving.capture.courier_process import MAX_SILENCE_S
 from paceline.serving.courier.assembler import WindowAssembler
 from paceline.serving.courier.backlog import APPEND_TRACES
 from paceline.serving.courier.courier import APPENDING_S, RETRY_S, Courier
-from paceline.serving.courier.receiver import Received
+from paceline.serving.courier.split import ended_ids
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
-from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
+from paceline.serving.wire.messages import Message
+from paceline.serving.wire.request_forward import Commit
+from paceline.serving.wire.teacher_width import TeacherWidth
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
-
-FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
-
-
-def prefill(name):
-    rows = np.zeros((3, 4), np.float32)
-    return RequestPrefill(
-        name, 0, "0", FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
-    )
-
+from wire_forwards import prefill, verify
 
 ENDS = Commit(1, (8, 5), "length")
-
-
-def verify(name, commit=ENDS):
-    drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
-    rows = np.zeros((2, 4), np.float32)
-    return RequestVerify(
-        name, 0, "0", 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows, FeatureDtype.FLOAT32, commit
-    )  # fmt: skip
 
 
 class FlakyBuffer(MemoryTraceBuffer):
@@ -58,50 +40,25 @@ class FlakyBuffer(MemoryTraceBuffer):
         return super().append(traces)
 
 
-@dataclass(frozen=True)
-class Forward:
-    """A forward that was split already; with a fault, one that cannot be."""
-
-    made: list
-    fault: Exception | None = None
-
-    @property
-    def request_ids(self):
-        return tuple(forward.request_id for forward in self.made)
-
-    @property
-    def running_ids(self):
-        return self.request_ids
-
-    @property
-    def ended_ids(self):
-        return [forward.request_id for forward in self.made if forward.commit.finish]
-
-    def split(self):
-        if self.fault:
-            raise self.fault
-        return self.made
-
-
 class Line:
     """The line from the scheduler as a list; a forward that finds it full is lost, as with CourierSender."""
 
     def __init__(self, max_forwards):
-        self.messages, self.next_message, self.max_forwards = [], Received(), max_forwards
+        self.messages, self.next_message, self.max_forwards = [], Message(), max_forwards
         self.status, self.counts, self.receipts = {}, None, 0
 
     def offer(self, forward):
         if len(self.messages) == self.max_forwards:
-            self.next_message.lost |= dict.fromkeys(forward.request_ids, DropReason.QUEUE_FULL)
-            self.next_message.ended = [*self.next_message.ended, *forward.ended_ids]
+            lost = self.next_message.lost | dict.fromkeys(forward.head.request_ids, DropReason.QUEUE_FULL)
+            self.next_message = Message(lost=lost, ended=(*self.next_message.ended, *ended_ids(forward)))
             return False
-        self.next_message.forwards.append(forward)
-        self.messages, self.next_message = [*self.messages, self.next_message], Received()
+        self.messages.append(replace(self.next_message, forwards=(forward,)))
+        self.next_message = Message()
         return True
 
     def take(self, wait_s):
         received = [*self.messages, self.next_message]
-        self.messages, self.next_message = [], Received()
+        self.messages, self.next_message = [], Message()
         return received
 
     def acknowledge(self, counts):
@@ -118,6 +75,7 @@ class Rig:
         made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         self.courier = Courier(
             self.line,
+            TeacherWidth(1, 1),
             made,
             self.counts,
             self.breaker,
@@ -131,7 +89,7 @@ class Rig:
 
     def serve(self, name):
         """One request of one round, both forwards offered to the line."""
-        return [self.line.offer(Forward([prefill(name)])), self.line.offer(Forward([verify(name)]))]
+        return [self.line.offer(prefill(name)), self.line.offer(verify(name, ENDS))]
 
     def turn(self, seconds=0.0):
         self.now += seconds
@@ -238,7 +196,7 @@ def test_a_turn_that_appends_for_too_long_drops_rather_than_seem_to_hang():
 
 def test_an_open_breaker_drops_what_is_open_and_counts_it():
     rig = Rig()
-    rig.line.offer(Forward([prefill("a")]))
+    rig.line.offer(prefill("a"))
     rig.turn()
     rig.breaker.open("three faults")
     rig.turn()
@@ -248,8 +206,8 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
 
 def test_a_forward_that_cannot_be_split_costs_its_own_requests_and_nothing_else():
     rig = Rig()
-    rig.line.offer(Forward([prefill("a")]))
-    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("arrays of another shape")))
+    rig.line.offer(prefill("a"))
+    rig.line.offer(replace(prefill("a", "b"), arrays=()))
     rig.serve("c")
     rig.turn()
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["c"]
@@ -273,9 +231,9 @@ def test_what_the_scheduler_reports_is_part_of_the_status_and_opens_the_breaker(
 
 def test_the_last_turn_closes_and_delivers_what_is_open():
     rig = Rig()
-    rig.line.offer(Forward([prefill("a"), prefill("without-a-round")]))
+    rig.line.offer(prefill("a", "without-a-round"))
     rig.serve("b")
-    rig.line.offer(Forward([verify("a", Commit(1, (8, 5), ""))]))
+    rig.line.offer(verify("a", Commit(1, (8, 5), "")))
     rig.courier.run(lambda: True)
     assert sorted((e.trace.request_id, e.trace.finish) for e in rig.buffer.claim("c", 9)) == [
         ("a", "abandoned"),
@@ -286,7 +244,7 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
 
 def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():
     rig = Rig()
-    rig.line.next_message.lost_unnamed = {DropReason.QUEUE_FULL: 3}
+    rig.line.next_message = Message(lost_unnamed={DropReason.QUEUE_FULL: 3})
     rig.serve("a")
     rig.turn()
     rig.turn()
@@ -297,7 +255,7 @@ def test_another_courier_continues_the_counts_and_ignores_what_it_has_not_seen_b
     rig = Rig()
     rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5}, 2)
     rig.courier._assembler.ignore(("cut-off",))
-    rig.line.offer(Forward([verify("cut-off", Commit(1, (8, 5), "length"))]))
+    rig.line.offer(verify("cut-off", ENDS))
     rig.serve("whole")
     rig.turn()
     assert rig.balance() == (12, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 5}, 0)
@@ -413,7 +371,7 @@ def test_two_servers_of_one_name_keep_two_accounts_and_lose_nothing():
 def test_a_server_back_within_two_seconds_keeps_its_name_and_goes_on_with_the_account():
     first, second = twins()
     first.serve("a")
-    first.line.offer(Forward([prefill("dies with it")]))
+    first.line.offer(prefill("dies with it"))
     turn(first)
     turn(first)
     second.serve("b")
@@ -432,7 +390,7 @@ def test_once_the_other_one_is_said_to_be_gone_a_server_has_the_name_with_both_a
     for rig in (first, second, first, second):
         rig.serve(f"a{rig.now}")
         turn(first, second)
-    first.line.offer(Forward([prefill("dies with it")]))
+    first.line.offer(prefill("dies with it"))
     turn(first, second)
     gone, own = first.counts.captured, second.counts.captured
     for _ in range(12):

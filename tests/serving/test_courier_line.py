@@ -22,6 +22,7 @@ from paceline.serving.capture.courier_process import LOOK_S, MAX_BACKOFF_S, MAX_
 from paceline.serving.capture.courier_sender import MAX_RUNNING, CourierSender
 from paceline.serving.capture.lost_requests import MAX_LOST
 from paceline.serving.courier.receiver import RECEIPT_S, CourierReceiver
+from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
@@ -99,7 +100,7 @@ def line(endpoint, clock):
     """Both ends in one process."""
     resumed = []
     sender = CourierSender(endpoint, 4000)
-    receiver = CourierReceiver(endpoint, TeacherWidth(1, 1), resumed.append, clock)
+    receiver = CourierReceiver(endpoint, resumed.append, clock)
     yield sender, receiver, resumed
     sender.close()
     receiver.close()
@@ -110,9 +111,10 @@ def taken(receiver, count):
     forwards, lost = [], set()
     for _ in range(2000):
         for received in receiver.take(0.005):
-            forwards, lost = forwards + received.forwards, lost | received.lost.keys()
+            forwards += received.forwards
+            lost |= received.lost.keys()
         if len(forwards) >= count:
-            return [forward.request_ids[0] for forward in forwards], lost
+            return [forward.head.request_ids[0] for forward in forwards], lost
     pytest.fail(f"got {len(forwards)} forwards, expected {count}")
 
 
@@ -143,9 +145,9 @@ def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are
         assert not sender.has_room(5 * LARGE_BYTES)
         del rows
         assert held() is not None  # nobody listens yet: what waits is the array itself
-        with contextlib.closing(CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None, clock)) as receiver:
+        with contextlib.closing(CourierReceiver(endpoint, lambda _: None, clock)) as receiver:
             until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message")
-            (share,) = arrived[0].forwards[0].split()
+            (share,) = split(arrived[0].forwards[0], TeacherWidth(1, 1))
             assert share.features.tolist() == wanted
             until(lambda: held() is None, "the array to be let go")
             receiver.acknowledge({})

@@ -1,10 +1,8 @@
 """A request that loses a forward is counted once, and by the right reason: from the scheduler's end of the line on."""
 
-import numpy as np
 import pytest
 from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.stream.trace import Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
@@ -15,47 +13,18 @@ from paceline.serving.courier.receiver import CourierReceiver
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
-from paceline.serving.wire.messages import BEST_IDS, FEATURES, READ_IDS, VERDICTS, PrefillHead, VerifyHead, to_wire
-from paceline.serving.wire.request_forward import Commit, RequestFacts
+from paceline.serving.wire.messages import PrefillHead, VerifyHead, to_wire
+from paceline.serving.wire.request_forward import Commit
 from paceline.serving.wire.teacher_width import TeacherWidth
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 from waiting import until
+from wire_forwards import prefill, verify
 
-FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)
-BEGINS, FIRST, SECOND = Commit(0, (7,), ""), Commit(1, (8, 5), ""), Commit(3, (8, 5), "")
+FIRST, SECOND = Commit(1, (8, 5), ""), Commit(3, (8, 5), "")
 ENDS = SECOND._replace(finish="length")
 #: What SGLang commits in the round it had launched before it knew that the request ends.
 OVERSHOOT = Commit(-1, (), "length")
-
-
-def prefill(name, commit=BEGINS):
-    arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(
-        PrefillHead(
-            request_ids=(name,),
-            draft_version=0,
-            target_version="0",
-            commits=(commit,),
-            facts=(FACTS,),
-            spans=((0, 0, 3),),
-        ),
-        arrays,
-    )
-
-
-def verify(name, commit):
-    """One draft of two was right; the first round begins at position 3, the second at 5."""
-    root, token = (3, 7) if commit.output_index == 1 else (5, 5)
-    arrays = {
-        VERDICTS: np.asarray([[token, 8, 9, root, 2]], np.int64),
-        FEATURES: np.zeros((2, 4), np.float32),
-        BEST_IDS: np.zeros((1, 3), np.int64),
-    }
-    return to_wire(
-        VerifyHead(request_ids=(name,), draft_version=0, target_version="0", commits=(commit,), is_greedy=(True,)),
-        arrays,
-    )
 
 
 class Served:
@@ -64,14 +33,15 @@ class Served:
     def __init__(self, endpoint):
         self.now, self.counts, breaker = 1000.0, CaptureCounts(), Breaker()
         self.sender = CourierSender(endpoint, 1 << 20)
-        self.receiver = CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None)
+        self.receiver = CourierReceiver(endpoint, lambda _: None)
         board = MemoryVersionBoard(clock=lambda: self.now)
         made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         monitor = DraftMonitor(board, "rep", CanaryRules(), GuardLimits())
         buffer = MemoryTraceBuffer(BufferConfig(), clock=lambda: self.now)
         name = MemberName(board, "replica:rep", "boot")
         self.courier = Courier(
-            self.receiver, made, self.counts, breaker, buffer, board, name, 1 << 20, monitor, lambda: self.now
+            self.receiver, TeacherWidth(1, 1), made, self.counts, breaker, buffer, board, name, 1 << 20, monitor,
+            lambda: self.now,
         )  # fmt: skip
         self.reports = 0
 
@@ -192,7 +162,7 @@ def test_a_forward_that_cannot_be_split_costs_no_request_that_had_ended(served):
     head = VerifyHead(
         request_ids=("a", "b"), draft_version=0, target_version="0", commits=(OVERSHOOT, FIRST), is_greedy=(True, True)
     )
-    served.send(prefill("a", ENDS), prefill("b"))
+    served.send(prefill("a", commit=ENDS), prefill("b"))
     served.send(to_wire(head, {}))  # its arrays are missing
     served.send(verify("b", SECOND), verify("b", ENDS))
     assert served.balance() == (2, 0, {"no_rounds": 1, "invalid": 1}, 0)

@@ -9,7 +9,7 @@ from paceline.serving.capture.plain_rounds import decoding_rows
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.courier.split import CapturedForward
+from paceline.serving.courier.split import running_ids, split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import READ_IDS
 from paceline.serving.wire.request_forward import Commit, RequestVerify
@@ -31,7 +31,7 @@ class Outbox:
         self.lost_committed.append((chosen, commits, reason))
 
     def add(self, forward, commits):
-        self.forwards.append(CapturedForward(forward.to_wire(commits), WIDTH))
+        self.forwards.append(forward.to_wire(commits))
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_the_decode_steps_of_a_mixed_batch_are_rounds_of_one_token_at_their_plac
     mixed.launch(capture)
     mixed.commit([50], [51], [52], [53], [54])
     prefill, plain = outbox.forwards
-    assert prefill.request_ids == ("new",)
-    a, b = plain.split()
+    assert prefill.head.request_ids == ("new",)
+    a, b = split(plain, WIDTH)
     for share, request_id, root, row, committed in ((a, "a", 7, 8, 52), (b, "b", 51, 10, 54)):
         assert isinstance(share, RequestVerify)
         assert (share.request_id, share.draft_version, share.target_version, share.root) == (request_id, 3, "7", root)
@@ -103,7 +103,7 @@ def test_what_is_prefilled_beside_decode_steps_is_captured_as_ever(capture, outb
     mixed = Mixed()
     mixed.launch(capture)
     mixed.commit([50], [51], [52], [53], [54])
-    (share,) = outbox.forwards[0].split()
+    (share,) = split(outbox.forwards[0], WIDTH)
     assert (share.request_id, share.start, share.ids.tolist()) == ("new", 0, list(range(100, 106)))
     assert share.features.tolist() == mixed.hidden[:6].tolist()
     assert share.commit == Commit(1, (50,), "")
@@ -116,7 +116,7 @@ def test_a_decode_step_counts_neither_as_a_beginning_nor_as_a_verify_round_of_sg
     assert counted == {SkipReason.OPTED_OUT: 1}  # `out`, which begins here; `gone` was counted then
     assert capture.rounds == 0  # SGLang adds none to `spec_verify_ct` either
     mixed.commit([50], [51], [52], [53], [54])
-    assert [forward.forward.head.request_ids for forward in outbox.forwards] == [("new",), ("a", "b")]
+    assert [forward.head.request_ids for forward in outbox.forwards] == [("new",), ("a", "b")]
 
 
 def test_of_a_request_that_ended_while_its_step_was_under_way_nothing_is_committed(capture, outbox):
@@ -124,8 +124,8 @@ def test_of_a_request_that_ended_while_its_step_was_under_way_nothing_is_committ
     mixed.launch(capture)
     mixed.commit([50], [51], None, [53], [54], finished=("a",))
     _, plain = outbox.forwards
-    assert plain.running_ids == ["b"]
-    assert plain.split()[0].commit == Commit(-1, (), "length")
+    assert running_ids(plain) == ["b"]
+    assert split(plain, WIDTH)[0].commit == Commit(-1, (), "length")
 
 
 def test_a_batch_of_decode_steps_alone_is_captured_without_a_prefill(capture, outbox):
@@ -136,7 +136,7 @@ def test_a_batch_of_decode_steps_alone_is_captured_without_a_prefill(capture, ou
     mixed.launch(capture)
     mixed.commit([50], [51], [52], [53], [54])
     (plain,) = outbox.forwards
-    assert [(share.request_id, share.root, share.root_token) for share in plain.split()] == [
+    assert [(share.request_id, share.root, share.root_token) for share in split(plain, WIDTH)] == [
         ("new", 5, 100), ("a", 7, 102), ("b", 51, 104),
     ]  # fmt: skip
 
@@ -145,8 +145,8 @@ def test_without_hidden_states_a_decode_step_has_no_feature_row(capture, outbox)
     mixed = Mixed()
     mixed.launch(capture, features=False)
     mixed.commit([50], [51], [52], [53], [54])
-    assert READ_IDS in {name for name, *_ in outbox.forwards[0].forward.arrays}
-    assert [len(share.features) for share in outbox.forwards[1].split()] == [0, 0]
+    assert READ_IDS in {name for name, *_ in outbox.forwards[0].arrays}
+    assert [len(share.features) for share in split(outbox.forwards[1], WIDTH)] == [0, 0]
 
 
 def test_a_fault_loses_the_running_requests_of_the_batch_too(capture, outbox):
@@ -162,7 +162,7 @@ def test_a_forward_that_an_update_finds_under_way_names_the_weights_that_it_was_
     mixed.launch(capture)
     capture.choice._target_version = lambda: "8"  # the overlap schedule commits after the next launch
     mixed.commit([50], [51], [52], [53], [54])
-    assert [forward.forward.head.target_version for forward in outbox.forwards] == ["7", "7"]
+    assert [forward.head.target_version for forward in outbox.forwards] == ["7", "7"]
 
 
 def test_while_the_target_is_loaded_a_mixed_batch_loses_what_it_reads_and_what_it_decodes(capture, outbox):

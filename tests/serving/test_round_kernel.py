@@ -17,7 +17,7 @@ from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.round_kernel import fits
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.courier.split import CapturedForward
+from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.messages import BEST_IDS, FEATURES, PACKED, VERDICTS
 from paceline.serving.wire.packed_round import committed_part, unpacked
@@ -80,8 +80,8 @@ def by_operations(chosen, features, answered):
 def shares(output, requests):
     """What the courier makes of it, as plain values."""
     commits = tuple(Commit(0, (1,), "") for _ in range(requests))
-    split = CapturedForward(output.to_wire(commits), TeacherWidth(4, 1)).split()
-    return [tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in share) for share in split]
+    found = split(output.to_wire(commits), TeacherWidth(4, 1))
+    return [tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in share) for share in found]
 
 
 def chosen_of(rows, batch_size):

@@ -16,7 +16,7 @@ from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY
 from paceline.serving.capture.teacher import best_tokens
-from paceline.serving.courier.split import CapturedForward
+from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import FEATURES, PrefillHead, VerifyHead, arrays_of
 from paceline.serving.wire.request_forward import Commit, RequestFacts
@@ -325,12 +325,12 @@ def test_no_feature_row_of_a_request_that_opted_out_leaves_the_process_beside_th
     commits = (Commit(1, (5, 6), ""), Commit(1, (5, 6, 7), ""))
     arrays = arrays_of(forward.to_wire(commits))
     assert set(arrays[FEATURES][:, 0].tolist()) <= set(range(3, 9))
-    first, second = CapturedForward(forward.to_wire(commits), TeacherWidth(4, 1)).split()
+    first, second = split(forward.to_wire(commits), TeacherWidth(4, 1))
     assert (first.features[:, 0].tolist(), second.features[:, 0].tolist()) == ([3, 4], [6, 7, 8])
 
 
 def test_where_every_request_is_captured_a_host_copies_no_feature_row(capture, monkeypatch):
     forward, hidden = verified(capture, monkeypatch, a=False, b=False, c=False)
     assert forward.tensors[FEATURES].data_ptr() == hidden.data_ptr()
-    shares = CapturedForward(forward.to_wire((Commit(1, (5,), ""),) * 3), TeacherWidth(4, 1)).split()
+    shares = split(forward.to_wire((Commit(1, (5,), ""),) * 3), TeacherWidth(4, 1))
     assert [share.features[:, 0].tolist() for share in shares] == [[0], [3, 4], [6, 7, 8]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
-from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
+from paceline.serving.courier.split import split, split_prefill, split_verify, top_logprobs
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
@@ -141,7 +141,7 @@ def test_a_verify_round_is_split_into_each_requests_rows():
         TEACHER_IDS: ids,
         TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
     }
-    first, second = CapturedForward(sent(Message(forwards=(to_wire(VERIFY, arrays),))).forwards[0], WIDTH).split()
+    first, second = split(sent(Message(forwards=(to_wire(VERIFY, arrays),))).forwards[0], WIDTH)
     assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
         "a", 20, 7, [8, 9], 1,
     )  # fmt: skip
@@ -197,7 +197,7 @@ def test_rows_after_the_accepted_ones_are_left_out():
         forward = ForwardOutput(
             chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None
         )
-        shares = CapturedForward(sent(Message(forwards=(forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH).split()
+        shares = split(sent(Message(forwards=(forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH)
         assert {share.feature_dtype for share in shares} == {FeatureDtype.BFLOAT16}
         assert [len(share.features) for share in shares] == [2, 0, 1], way
         assert [row for share in shares for row in share.features.tolist()] == rows[kept].view(torch.uint16).tolist(), (

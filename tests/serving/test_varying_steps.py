@@ -17,7 +17,7 @@ from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.assembler import WindowAssembler
-from paceline.serving.courier.split import CapturedForward
+from paceline.serving.courier.split import split
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts
@@ -99,8 +99,8 @@ def traces_of(engine, lengths, monkeypatch):
     found = [trace for name in "ab" for trace in made.add(engine.prefill(name), 0.0)]
     for turn in range(250):
         commits = tuple(engine.verify(lengths[turn % len(lengths)]))
-        captured = CapturedForward(attached.pop().copy_to_host(torch.clone).to_wire(commits), TeacherWidth(2, 1))
-        for forward in captured.split():
+        captured = attached.pop().copy_to_host(torch.clone).to_wire(commits)
+        for forward in split(captured, TeacherWidth(2, 1)):
             found += made.add(forward, 0.0)
         if len(found) == 2:
             return {trace.request_id: trace for trace in found}
