@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline.benchmarks import capture, compatibility, outage, rollouts, serving, soak, swap, width
+from paceline.benchmarks import capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width
 from paceline.benchmarks.gpu import costs, run, trim
 from paceline.benchmarks.gpu import pacing as gpu_pacing
 from paceline.benchmarks.learning import bench, record
@@ -16,7 +16,7 @@ RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other rev
 PROGRAMS = {
     program.__name__: program
     for program in (
-        capture, compatibility, outage, rollouts, serving, soak, swap, width,
+        capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width,
         costs, gpu_pacing, run, trim,
         bench, record,
     )
@@ -26,6 +26,7 @@ COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
 TARGETS = {
     "bench": ("capture", "swap"),
     "bench-gpu": ("gpu.costs",),
+    "bench-hooks": ("hooks",),
     "bench-learning": ("learning.bench",),
     "bench-outage": ("outage",),
     "bench-rollouts": ("rollouts",),
