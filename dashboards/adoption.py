@@ -47,7 +47,9 @@ class Adoption:
 
 def adoption(board: VersionBoard, number: int) -> Adoption:
     """How far the servers are that beat now."""
-    state, drafting, others = board.read(), [], []
+    state = board.read()
+    drafting = []
+    others = []
     if state.live != number:
         row = state.rows.get(number)
         return Adoption(number, taken_back=sentence(row.why) if row else f"got live version {state.live}")

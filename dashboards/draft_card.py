@@ -33,7 +33,8 @@ class DraftCard:
 
     def facts(self) -> dict[str, str]:
         """Heading -> what is known, in words."""
-        version, line = self.row.version, self.line
+        version = self.row.version
+        line = self.line
         return {
             "state": f"{line.state.value} since {utc_time(line.changed_at)}: {lead(self.row.why)}",
             "parent": "the draft that the server was started with" if line.parent is None else f"draft {line.parent}",
@@ -50,8 +51,11 @@ class DraftCard:
 
     def gate(self) -> dict[str, str]:
         """Heading -> figure: what the gate measured of the line and of its reference, and on what; "-" is not known."""
-        scores, on = self.row.version.scores, self.row.version.judged_on
-        low, high, gain = scores.get("gain_low"), scores.get("gain_high"), scores.get("gain")
+        scores = self.row.version.scores
+        on = self.row.version.judged_on
+        low = scores.get("gain_low")
+        high = scores.get("gain_high")
+        gain = scores.get("gain")
         median_s, oldest_s = (None, None) if on is None else (on.median_age_s, on.oldest_age_s)
         return {
             "line": length(scores.get(JUDGED_SCORE)),
@@ -73,7 +77,8 @@ class DraftCard:
         requests = {label: sums.requests for label, sums in self.by_label.items()}
         if on is None or not (move := traffic_move(on.newest_labels, requests)).has_moved:
             return ""
-        then, served = f"{move.was:.0%} when it was judged", f"{move.now:.0%} of what it served"
+        then = f"{move.was:.0%} when it was judged"
+        served = f"{move.now:.0%} of what it served"
         return f"; traffic moved: {label_word(move.label)} {then}, {served}"
 
     def as_json(self) -> dict[str, object]:
@@ -146,7 +151,8 @@ def traffic_window(trained_on: tuple[str, str]) -> str:
 
 
 def _judged(scores: Mapping[str, float]) -> str:
-    line, reference = scores.get(JUDGED_SCORE), scores.get(_REFERENCE_SCORE)
+    line = scores.get(JUDGED_SCORE)
+    reference = scores.get(_REFERENCE_SCORE)
     if line is None:
         return f"{UNKNOWN}: the gate measured nothing"
     return length(line) if reference is None else f"{length(line)} against {length(reference)} of the reference"
@@ -154,7 +160,8 @@ def _judged(scores: Mapping[str, float]) -> str:
 
 def predicted(scores: Mapping[str, float]) -> str:
     """Accept length with its 95 % interval."""
-    mean, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    mean = scores.get(PREDICTED_SCORE)
+    standard_error = scores.get(PREDICTED_STANDARD_ERROR)
     if mean is None or standard_error is None:
         return f"{UNKNOWN}: it was not to serve, or too few requests waited"
     noise = Z_95 * standard_error

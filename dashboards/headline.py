@@ -20,7 +20,8 @@ _NAMED_ALARMS = 3
 
 def faster(seen: Snapshot, served: Served) -> Finding:
     """How fast speculation is beside plain decoding, and how fast tokens come."""
-    speed, now = served.speed, _now(served)
+    speed = served.speed
+    now = _now(served)
     if not seen.present(REPLICA):
         return Finding("faster", Level.UNKNOWN, nobody_serves(seen))
     if speed.value is None:
@@ -35,7 +36,8 @@ def faster(seen: Snapshot, served: Served) -> Finding:
 
 def _bounded(served: Served, now: str) -> Finding:
     """What is known without plain steps: between which speeds it must be, and what decides."""
-    speed, step_ms = served.speed, served.step_ms.value
+    speed = served.speed
+    step_ms = served.step_ms.value
     if speed.low is None or speed.high is None:
         return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
     ends = f"{speed.low:.2f}x .. {speed.high:.2f}x" if speed.low else f"at most {speed.high:.2f}x"
@@ -47,7 +49,8 @@ def _bounded(served: Served, now: str) -> Finding:
 
 def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
     """Which draft is live, how old its traffic was when it went live, and whether traffic moved since."""
-    live, replicas = seen.state.live, seen.present(REPLICA)
+    live = seen.state.live
+    replicas = seen.present(REPLICA)
     if live is None:
         known = "no version is live: servers draft with what they were started with"
         return Finding("fresh", Level.NOTE, known) if replicas else Finding("fresh", Level.UNKNOWN, nobody_serves(seen))
@@ -98,7 +101,8 @@ def nobody_learns(seen: Snapshot) -> str:
 
 def _now(served: Served) -> str:
     """Accept length and tokens per second, as far as they are known."""
-    length, rate = served.length, served.rate
+    length = served.length
+    rate = served.rate
     ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
     known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
     known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []

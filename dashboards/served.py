@@ -99,9 +99,11 @@ def _move(seen: Snapshot, window: Window) -> TrafficMove:
     judged = None if live is None else seen.state.rows[live].version.judged_on
     if judged is None:
         return TrafficMove(None, "the live draft was not judged")
-    newest, now_s = _requests(windowed(seen.histories, seen.at - TRAFFIC_S, seen.at)), TRAFFIC_S
+    newest = _requests(windowed(seen.histories, seen.at - TRAFFIC_S, seen.at))
+    now_s = TRAFFIC_S
     if sum(newest.values()) < MIN_REQUESTS:
-        newest, now_s = _requests(window), WINDOW_S
+        newest = _requests(window)
+        now_s = WINDOW_S
     return replace(traffic_move(judged.newest_labels, newest), now_s=now_s)
 
 

@@ -73,7 +73,8 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "reason": lambda line: line.lead,
 }
 _TITLE = "draft versions"
-_LONG, _LONG_WIDTH = "reason", 24  # the one column whose text wraps, and the fewest characters it may have
+_LONG = "reason"
+_LONG_WIDTH = 24  # the one column whose text wraps, and the fewest characters it may have
 #: Left out one after another where a terminal is too narrow for all; `versions show N` has everything.
 _DROPPED = ("parent", "changed", "error", "requests", "rounds", "predicted", "95 %")
 _ANY_WIDTH = 10_000  # characters; rich measures nothing beyond the width that it is given
@@ -92,7 +93,8 @@ def version_lines(state: BoardState, served: Mapping[int, RatioSums] | None = No
     """All versions, oldest first; `served` holds by number what each had accepted, where that is known."""
     lines = []
     for number, row in sorted(state.rows.items()):
-        sums, scores = (served or {}).get(number, RatioSums()), row.version.scores
+        sums = (served or {}).get(number, RatioSums())
+        scores = row.version.scores
         lines.append(
             VersionLine(
                 number=number,
@@ -133,7 +135,8 @@ class VersionsTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Rich's protocol: what it prints in place of this."""
-        wide, dropped = options.update(max_width=_ANY_WIDTH), [name for name in _DROPPED if name in self.columns]
+        wide = options.update(max_width=_ANY_WIDTH)
+        dropped = [name for name in _DROPPED if name in self.columns]
         for count in range(len(dropped) + 1):
             shown = [name for name in self.columns if name not in dropped[:count]]
             if console.measure(self._table(shown, _LONG_WIDTH), options=wide).maximum <= options.max_width:
@@ -186,6 +189,7 @@ def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
 
 
 def _reason(row: BoardRow) -> str:
-    on, trained = row.version.judged_on, ", ".join(row.version.trained_targets)
+    on = row.version.judged_on
+    trained = ", ".join(row.version.trained_targets)
     judged = "" if on is None else judged_on.sentence(on)
     return "; ".join(filter(None, (sentence(row.why), judged, trained and f"trained on target {trained}")))

@@ -40,7 +40,10 @@ def walk(runs: Int32s, first_root: int, last_root: int) -> tuple[Int32s, Int32s]
     A round at root s has runs[s] drafts accepted, and the next root is s + runs[s] + 1. Ends after
     `last_root`, or before a root that cannot be drafted from (runs of -1).
     """
-    starts, accepted, run_at, root = [], [], runs.tolist(), first_root
+    starts = []
+    accepted = []
+    run_at = runs.tolist()
+    root = first_root
     while root <= last_root and run_at[root] >= 0:
         starts.append(root)
         accepted.append(run_at[root])

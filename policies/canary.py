@@ -114,7 +114,8 @@ class _ArmSums:
 
     def variance(self) -> float:
         """Of the pooled accepted per round, requests as units: sum (a - ratio * r)^2 / (n - 1) / n / mean(r)^2."""
-        n, rounds = len(self.tallies), self.total.rounds
+        n = len(self.tallies)
+        rounds = self.total.rounds
         ratio = self.total.accepted / rounds
         aa, ar, rr = self.squares
         spread = max(aa - 2 * ratio * ar + ratio * ratio * rr, 0.0)
@@ -172,7 +173,8 @@ class CanaryTest:
     def verdict(self) -> CanaryVerdict:
         """What the rounds so far show; may be asked after every round. Begins that have come are compared first."""
         self._begins.compare(self.live_known_until)
-        canary, live = self._arms[Arm.CANARY], self._arms[Arm.LIVE]
+        canary = self._arms[Arm.CANARY]
+        live = self._arms[Arm.LIVE]
         gain = canary.total.accept_length - live.total.accept_length
         interval = self._interval(gain)
         decision, basis, reason = self._decide(gain, interval)
@@ -216,7 +218,8 @@ class CanaryTest:
 
         That of every look is about twice as wide, and would turn away most drafts that are as good as the live one.
         """
-        rules, arms = self._rules, self._arms.values()
+        rules = self._rules
+        arms = self._arms.values()
         has_few = any(len(arm.tallies) < rules.min_requests for arm in arms)
         error = math.inf if has_few else math.sqrt(sum(arm.variance() for arm in arms))
         low = gain - NormalDist().inv_cdf(rules.confidence) * error

@@ -96,7 +96,8 @@ class _LengthTest:
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
-        self.beside, self.by_history = BlockTest(), HarmTest(rounds)
+        self.beside = BlockTest()
+        self.by_history = HarmTest(rounds)
         self.live: list[Begin] = []  # waiting to be compared
         self.canary: list[tuple[float, Begin]] = []  # the same, with their times
 

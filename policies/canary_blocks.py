@@ -67,7 +67,8 @@ class BlockTest:
 def log_ratio(arms: Sequence[bool], weight: float) -> float:
     """Logarithm of the ratio above; `arms`, from the lowest begin up: whether it is the canary's."""
     canaries = sum(arms)
-    log, left = canaries * math.log(weight) + math.lgamma(len(arms) + 1), len(arms) + (weight - 1.0) * canaries
+    log = canaries * math.log(weight) + math.lgamma(len(arms) + 1)
+    left = len(arms) + (weight - 1.0) * canaries
     for is_canary in arms:
         log -= math.log(left)
         left -= weight if is_canary else 1.0

@@ -105,7 +105,8 @@ def silent_death(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     Where only the target has changed meanwhile, the draft is not put out for it: one that follows the target needs the
     traffic of the new one, and the version before it would do no better.
     """
-    now, before = known.served, known.served_before
+    now = known.served
+    before = known.served_before
     is_known = min(now.rounds, before.rounds) >= limits.min_rounds
     was_alive = before.accept_length >= limits.alive_accept_length
     if not (is_known and was_alive and now.accept_length < limits.floor_accept_length):
@@ -144,7 +145,8 @@ def slower_than_plain(known: GuardInput, limits: GuardLimits) -> Alarm | None:
 def swap_without_effect(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """The server holds other weights than the live version's, and its traces would be learned from under that name."""
     del limits
-    published, loaded = known.published_sha256, known.loaded_sha256
+    published = known.published_sha256
+    loaded = known.loaded_sha256
     if not (published and loaded) or published == loaded:
         return None
     figures = f"weights in the server are {loaded[:12]}, published were {published[:12]}"
@@ -153,7 +155,8 @@ def swap_without_effect(known: GuardInput, limits: GuardLimits) -> Alarm | None:
 
 def calibration_gap(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Served and replayed lengths of the same rounds apart: the gate would judge by figures that are not served."""
-    ours, theirs = known.served_compared, known.replayed
+    ours = known.served_compared
+    theirs = known.replayed
     gap = ours.accept_length - theirs.accept_length
     excused = limits.calibration_gap + limits.replay_errors * known.replay_error
     if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= excused:

@@ -25,7 +25,8 @@ def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s:
     A request is as old as the first of its traces. A trace without a time, or of a time after `now_s`, has no known
     age. Of the labels of both the MAX_LABELS most frequent are counted by name.
     """
-    labels, newest_labels = _by_label(judged), _by_label(_latest(newest))
+    labels = _by_label(judged)
+    newest_labels = _by_label(_latest(newest))
     frequent = sorted((labels + newest_labels).items(), key=lambda pair: (-pair[1], pair[0]))
     named = {"", *[label for label, _ in frequent if label][:MAX_LABELS]}
     ages_s = _ages_s(judged, now_s)
@@ -109,7 +110,8 @@ def _age_text(judged: JudgedOn) -> str:
 
 def _label_text(judged: JudgedOn) -> str:
     """Shares of the judged requests, the largest first, each with that of the newest traffic."""
-    ours, newest = judged.labels, judged.newest_labels
+    ours = judged.labels
+    newest = judged.newest_labels
     found = sorted({*ours, *newest}, key=lambda label: (-ours.get(label, 0), -newest.get(label, 0), label))
     if not set(found) - {""}:
         return "labels unknown"
@@ -126,7 +128,8 @@ def _target_text(judged: JudgedOn) -> str:
 
 
 def _share(counts: Mapping[str, int], label: str) -> str:
-    total, count = sum(counts.values()), counts.get(label, 0)
+    total = sum(counts.values())
+    count = counts.get(label, 0)
     if not total:
         return "unknown"
     return "<1%" if 0 < count < total / 100 else f"{count / total:.0%}"

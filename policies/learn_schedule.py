@@ -97,13 +97,15 @@ class LearnSchedule:
         if self._rules.mode is LearnMode.ALWAYS:
             return LearnDecision(LearnChoice.LEARN, "learning is set to always")
         if self._rest is None:
-            flat, most = self._flat_rounds, self._rules.flat_rounds
+            flat = self._flat_rounds
+            most = self._rules.flat_rounds
             return LearnDecision(
                 LearnChoice.LEARN, f"{flat} learning rounds in a row made no better draft, {most} begin a rest"
             )
         decision = self._judge(self._rest, now_s)
         if decision.choice is LearnChoice.LEARN:
-            self._rest, self._flat_rounds = None, 0
+            self._rest = None
+            self._flat_rounds = 0
             self._latest.clear()
         return decision
 
@@ -130,7 +132,8 @@ class LearnSchedule:
         """
         if self._before is not None:
             flat_rounds, latest = self._before
-            self._flat_rounds, self._before = flat_rounds + 1, None
+            self._flat_rounds = flat_rounds + 1
+            self._before = None
             self._latest = deque((*latest, *self._latest), maxlen=REMEMBERED_REQUESTS)
             self._rest_if_done(now_s)
 
@@ -152,7 +155,8 @@ class LearnSchedule:
         rested_s = now_s - rest.began_at_s
         if rested_s < rules.cool_down_s:
             return LearnDecision(LearnChoice.REST, f"at rest for {rested_s:.0f} s of at least {rules.cool_down_s:g} s")
-        usual, level = sum(rest.usual) / len(rest.usual), _level_after_a_cut(rest.usual, self._latest, rules)
+        usual = sum(rest.usual) / len(rest.usual)
+        level = _level_after_a_cut(rest.usual, self._latest, rules)
         if level is not None and level < usual * (1.0 - rules.fall_share):
             return _drifted(f"accepted per round fell from {usual:.3f} to {level:.3f}")
         latest = tuple(self._latest)[-rules.latest_requests :]
@@ -167,7 +171,8 @@ class LearnSchedule:
 
     def standing(self, now_s: float) -> dict[str, object]:
         """Flat rounds, how long it has rested, and what ends that or begins a rest, as JSON values for people."""
-        rules, rest = self._rules, self._rest
+        rules = self._rules
+        rest = self._rest
         found: dict[str, object] = {"flat_rounds": self._flat_rounds, "rest_after_flat_rounds": rules.flat_rounds}
         if rules.mode is not LearnMode.DRIFT:
             return {**found, "next": f"learning is set to {rules.mode.value}"}
@@ -175,8 +180,10 @@ class LearnSchedule:
             lacking = max(rules.flat_rounds - self._flat_rounds, 0)
             left = f"{lacking} more flat rounds and {self._lacking_requests} more requests"
             return {**found, "next": f"{left} begin a rest"}
-        rested_s, usual = max(now_s - rest.began_at_s, 0.0), sum(rest.usual) / len(rest.usual)
-        low, fallen = _low(rest.usual, rules.low_share), usual * (1.0 - rules.fall_share)
+        rested_s = max(now_s - rest.began_at_s, 0.0)
+        usual = sum(rest.usual) / len(rest.usual)
+        low = _low(rest.usual, rules.low_share)
+        fallen = usual * (1.0 - rules.fall_share)
         ends = (
             f"a rest ends after {rules.cool_down_s:g} s, once accepted per round falls under {fallen:.3f}, or "
             f"{rules.unexplored_share:.0%} of {rules.latest_requests} requests are under {low:.3f}"
@@ -217,7 +224,8 @@ def _level_after_a_cut(usual: Sequence[float], latest: Iterable[float], rules: L
     from river.drift import ADWIN  # noqa: PLC0415
 
     made: Any = ADWIN  # river's classes are not typed
-    detector, has_cut = made(delta=rules.delta, clock=1), False
+    detector = made(delta=rules.delta, clock=1)
+    has_cut = False
     for value in usual:
         detector.update(value)
     for value in latest:

@@ -115,7 +115,8 @@ class LineDelivery:
         if is_ruined:
             return Delivery(live, Ground.RUINED, because(ReasonCode.RUINED), verdict)
         if verdict.finding is LineFinding.GAINS and not self._is_proven:
-            self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
+            self._is_proven = True
+            self._trust = self._rules.trusted_rounds * self._rules.full_round
             return Delivery(newest, Ground.PROOF, because(ReasonCode.PROVEN, **verdict.figures), verdict)
         if self._trust:
             left = self._trust / self._rules.full_round
@@ -142,8 +143,10 @@ class LineDelivery:
         self._trust = max(self._trust - spent, 0)
 
     def _compare_with(self, version: int) -> None:
-        self.reference, self._is_proven = version, False
-        self._line, self._live = PrequentialTest(self._rules.test), PrequentialTest(self._rules.test)
+        self.reference = version
+        self._is_proven = False
+        self._line = PrequentialTest(self._rules.test)
+        self._live = PrequentialTest(self._rules.test)
 
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored object decides as this one would."""

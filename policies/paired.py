@@ -30,7 +30,8 @@ class Paired:
         0 unless both have rounds. Where both commit the same text it is the share of verify rounds that the line saves,
         (R of the reference - R of the line) / (their sum). No long request outweighs the others.
         """
-        ours, theirs = self.line.accept_length, self.reference.accept_length
+        ours = self.line.accept_length
+        theirs = self.reference.accept_length
         return (ours - theirs) / (ours + theirs) if self.has_rounds else 0.0
 
     @property

@@ -32,12 +32,14 @@ def prediction(replayed: Iterable[tuple[Hashable, str, Tally]]) -> Prediction | 
 
     Traces without rounds do not count. Prompts are what is drawn, since answers to one prompt resemble each other.
     """
-    by_prompt, requests = defaultdict[Hashable, Tally](Tally), set[str]()
+    by_prompt = defaultdict[Hashable, Tally](Tally)
+    requests = set[str]()
     for prompt, request, tally in replayed:
         if tally.rounds:
             by_prompt[prompt] += tally
             requests.add(request)
-    rounds, accepted = [each.rounds for each in by_prompt.values()], [each.accepted for each in by_prompt.values()]
+    rounds = [each.rounds for each in by_prompt.values()]
+    accepted = [each.accepted for each in by_prompt.values()]
     squares = _dot(rounds, rounds), _dot(rounds, accepted), _dot(accepted, accepted)
     error = ratio_standard_error(len(by_prompt), sum(rounds), sum(accepted), *squares)
     return None if error is None else Prediction(1.0 + sum(accepted) / sum(rounds), error, len(requests))

@@ -128,7 +128,8 @@ class Capital:
         grown = np.log1p(np.outer(np.asarray(gains, np.float64), self._fractions)).sum(0)
         self.logs = self.logs + grown
         if self._redealt_share:
-            kept, dealt = math.log1p(-self._redealt_share), math.log(self._redealt_share) + self.log
+            kept = math.log1p(-self._redealt_share)
+            dealt = math.log(self._redealt_share) + self.log
             self.logs = np.logaddexp(self.logs + kept, np.log(self._prior) + dealt)
 
     def limit(self, log: float) -> None:

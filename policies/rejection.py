@@ -85,7 +85,8 @@ def expected_tally(trace: DraftTrace, logq_TS: Float32s) -> Tally:
     chance is not known ends the text, and after it another one begins. Only for a trace of which `why_not_estimated` is
     empty.
     """
-    can_draft_T, logp_T = _can_draft(logq_TS), target_logprobs(trace)
+    can_draft_T = _can_draft(logq_TS)
+    logp_T = target_logprobs(trace)
     roots = trace.rounds.starts[can_draft_T[trace.rounds.starts]]
     if not len(roots):
         return Tally()
@@ -107,7 +108,8 @@ def served_beside_expected(trace: DraftTrace, logq_TS: Float32s) -> EstimatedRou
     may reach it. However many of these were accepted they are left out, or those that remain would have been chosen by
     their luck.
     """
-    logp_T, proposed_R = target_logprobs(trace), proposed_drafts(trace)
+    logp_T = target_logprobs(trace)
+    proposed_R = proposed_drafts(trace)
     chances_TS = accept_chances(logq_TS, logp_T)
     is_compared_R = (proposed_R > 0) & _can_draft(logq_TS)[trace.rounds.starts]
     for round_, at in _undrafted(trace):
@@ -155,7 +157,8 @@ def expected_walk(chances_TS: Floats, first_root: int, last_root: int) -> Tally:
 
 def _undrafted(trace: DraftTrace) -> list[tuple[int, int]]:
     """Every round without drafts, and which of the trace's tokens it committed."""
-    starts, rounds = trace.rounds.starts, np.flatnonzero(proposed_drafts(trace) == 0)
+    starts = trace.rounds.starts
+    rounds = np.flatnonzero(proposed_drafts(trace) == 0)
     return [(int(each), int(starts[each]) + 1) for each in rounds if starts[each] + 1 < len(trace.tokens)]
 
 

@@ -51,7 +51,8 @@ def by_age(first_seen: Mapping[str, Place]) -> list[str]:
     found: dict[str, tuple[Place, tuple[int, int]]] = {}
     counts = {version: _count(version) for version in first_seen}
     for version in sorted(counts, key=lambda version: counts[version].value, reverse=True):
-        series, place = counts[version].series, first_seen[version]
+        series = counts[version].series
+        place = first_seen[version]
         as_new_as[series] = min(place, as_new_as.get(series, place))
         found[version] = as_new_as[series], counts[version].value
     return sorted(found, key=lambda version: found[version])
@@ -65,7 +66,9 @@ class TargetHistory:
 
         `named` are the versions to train on, oldest first, where an operator says which: no trace changes them.
         """
-        self._target, self._max_age, self._named = target, max_age, named
+        self._target = target
+        self._max_age = max_age
+        self._named = named
         self._begin(_START, {})
 
     def _begin(self, after: Place, first_seen: Mapping[str, Place]) -> None:
@@ -103,7 +106,9 @@ class TargetHistory:
     def _watch(self, place: Place, version: str) -> None:
         """Forget the versions that are newer than all that is served any more."""
         if version == self.newest:
-            self._last_newest, self._since, self._traces_since = place, {}, 0
+            self._last_newest = place
+            self._since = {}
+            self._traces_since = 0
             return
         self._since.setdefault(version, place)
         self._traces_since += 1
@@ -138,7 +143,8 @@ class TargetHistory:
             self._begin(_START, {})
             return
         self._begin(tuple(state["after"]), _places(state["first_seen"]))
-        self._last_newest, self._since = tuple(state["last_newest"]), _places(state["since"])
+        self._last_newest = tuple(state["last_newest"])
+        self._since = _places(state["since"])
         self._traces_since = int(state["traces_since"])
 
 

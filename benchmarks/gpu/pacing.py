@@ -34,7 +34,9 @@ from .server import Serving, require_capture, resolved_settings, server_service
 SEED = 0
 #: Lengths that pacing chooses from.
 LENGTHS = (0, 1, 2, 3, 4, 5)
-OFF, ON, PACED = "off", "on", "paced"
+OFF = "off"
+ON = "on"
+PACED = "paced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Rates:
 
 def main() -> None:
     """Learn, measure, print and write."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("training the target (once)", console) as bar:
         plan = train_plan(options.size, options.train_seconds)

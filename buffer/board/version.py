@@ -207,7 +207,8 @@ class BoardFold:
     def state(self) -> BoardState:
         """The state after all events so far; later events do not change it."""
         earlier = tuple(n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
-        rows, previous = MappingProxyType(dict(self.rows)), earlier[0] if earlier else None
+        rows = MappingProxyType(dict(self.rows))
+        previous = earlier[0] if earlier else None
         return BoardState(rows, self.live, previous, self.last_event_id, self.canary, earlier)
 
     def _go_live(self, event: BoardEvent) -> None:
@@ -217,7 +218,8 @@ class BoardFold:
             self._end(self.canary, VersionState.ROLLED_BACK, because(ReasonCode.OVERTAKEN, by=number), event)
         self.served.pop(number, None)
         self.served[number] = None
-        self.live, self.canary = number, None
+        self.live = number
+        self.canary = None
 
     def _end(self, number: int | None, state: VersionState, why: Why, event: BoardEvent) -> None:
         if number is not None:

@@ -15,7 +15,8 @@ _HERE = frozenset(("127.0.0.1", "localhost", "::1"))
 
 def memory_and_disk(client: Any, wanted_bytes: int) -> Iterator[Finding]:
     """Whether it keeps `wanted_bytes` of traces and the board. Raises BufferUnavailable."""
-    room, version = read_room(client), redis_version(client)
+    room = read_room(client)
+    version = redis_version(client)
     problem = _too_old(version) or room.problem(wanted_bytes)
     limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
     answers = f"answers at {address(client)}, has version {version} and {limit}"

@@ -46,7 +46,8 @@ def _bar(stay: Stay) -> dict[str, object]:
 
 def positions_panel(look: Look) -> dict[str, object]:
     """The live draft by position, beside the one that a rollback would return to, and by label."""
-    state, served = look.seen.state, served_drafts(look.seen.counters())
+    state = look.seen.state
+    served = served_drafts(look.seen.counters())
     live = served.get(state.live) if state.live is not None else None
     if live is None:
         return {"why_unknown": _why_unknown(look)}

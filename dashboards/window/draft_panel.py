@@ -22,7 +22,8 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
             "why_unknown": f"draft {number} is not on the board" if state.rows else "no draft yet",
         }
     card = draft_card(look.seen, look.events, number)
-    row, link = state.rows[number], mlflow_link(look.seen, number)
+    row = state.rows[number]
+    link = mlflow_link(look.seen, number)
     return {
         **card.as_json(),
         # The state and what was judged have places of their own.

@@ -21,7 +21,8 @@ JUDGED_AGAINST_TAG = "paceline.judged_against"
 VERDICT_TAG = "paceline.verdict"
 
 #: Prefixes of the metrics: what the gate measured, and what the fit did.
-GATE, FIT = "gate/", "fit/"
+GATE = "gate/"
+FIT = "fit/"
 LOSS = f"{FIT}loss"
 
 

@@ -66,8 +66,11 @@ class GoodputPacing:
         recheck_steps: int = 400,
         free_trials: int = 8,
     ) -> None:
-        self._lengths, self._explore_share, self._optimism = tuple(sorted(lengths)), explore_share, optimism
-        self._recheck_steps, self._free_trials = recheck_steps, free_trials
+        self._lengths = tuple(sorted(lengths))
+        self._explore_share = explore_share
+        self._optimism = optimism
+        self._recheck_steps = recheck_steps
+        self._free_trials = free_trials
         self._acceptance = PositionAcceptance(self._lengths[-1])
         self._is_table = table is not None
         self._costs = StepCosts(self._lengths, table)
@@ -108,7 +111,8 @@ class GoodputPacing:
         trials.time_ms += cost_ms
         trials.untimed = steps if is_untimed and trials.untimed is None else None
         if steps != best:
-            trials.count, trials.trials_ms = trials.count + 1, trials.trials_ms + cost_ms
+            trials.count = trials.count + 1
+            trials.trials_ms = trials.trials_ms + cost_ms
             trials.in_vain = trials.in_vain + 1 if self._best(bucket) == best else 0
 
     def _known(self, bucket: int) -> Mapping[int, float]:
@@ -117,7 +121,8 @@ class GoodputPacing:
 
     def _best(self, bucket: int) -> int:
         """Of the lengths known in the bucket, the shortest of equals; the shortest of all before any is."""
-        tokens, costs = self._acceptance.lengths(), self._known(bucket)
+        tokens = self._acceptance.lengths()
+        costs = self._known(bucket)
         return max(costs, key=lambda k: tokens[k] / costs[k], default=self._lengths[0])
 
     def _trial(self, bucket: int) -> int | None:
@@ -127,8 +132,10 @@ class GoodputPacing:
             return trials.untimed
         if not trials.may_try(self._explore_share, self._free_trials):
             return None
-        best, known = self._best(bucket), self._known(bucket)
-        costs, tokens = self._costs.predicted(bucket), self._acceptance.lengths(self._optimism)
+        best = self._best(bucket)
+        known = self._known(bucket)
+        costs = self._costs.predicted(bucket)
+        tokens = self._acceptance.lengths(self._optimism)
         sure = self._acceptance.lengths()[best] / costs[best]
         # A length that ran a while ago may cost something else by now; what nobody measures stays wrong for ever.
         open_lengths = [k for k in self._lengths if k not in known or self._is_stale(bucket, k)]
@@ -151,8 +158,10 @@ def with_shorter_cheaper(costs: Mapping[int, float]) -> dict[int, float]:
     as no cheaper than a longer one, something else slowed it down, and it costs less than that.
     """
     found: dict[int, float] = {}
-    least_ms, longer = math.inf, 0
+    least_ms = math.inf
+    longer = 0
     for k in sorted(costs, reverse=True):
         least_ms = min(costs[k], least_ms / (1.0 + DRAFT_SHARE) ** (longer - k))
-        found[k], longer = least_ms, k
+        found[k] = least_ms
+        longer = k
     return dict(reversed(found.items()))

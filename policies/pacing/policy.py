@@ -31,7 +31,9 @@ class SweepPacing:
     """Every length in turn, `run` decode steps each: for measuring what lengths cost."""
 
     def __init__(self, lengths: Sequence[int], run: int = 8) -> None:
-        self._lengths, self._run, self._observed = tuple(lengths), run, 0
+        self._lengths = tuple(lengths)
+        self._run = run
+        self._observed = 0
 
     def steps(self, batch_size: int) -> int:
         """The length whose turn it is."""

@@ -18,7 +18,9 @@ class PositionAcceptance:
     def __init__(
         self, max_steps: int, *, discount: float = 0.995, prior: float = 0.5, prior_rounds: float = 4.0
     ) -> None:
-        self._discount, self._prior, self._prior_rounds = discount, prior, prior_rounds
+        self._discount = discount
+        self._prior = prior
+        self._prior_rounds = prior_rounds
         self._means = [prior] * max_steps
         self._weights = [0.0] * max_steps
 
@@ -31,7 +33,8 @@ class PositionAcceptance:
             if j < steps and tried:
                 kept_drafts = sum(a > j for a in accepted)
                 self._means[j] = (mean * kept + kept_drafts) / (kept + tried)
-                kept, tried = kept + tried, kept_drafts
+                kept = kept + tried
+                tried = kept_drafts
             self._weights[j] = kept
 
     def forget(self) -> None:
@@ -43,7 +46,8 @@ class PositionAcceptance:
 
         Wilson's, since it stays above zero for a draft that was never accepted: a few tries do not condemn it.
         """
-        found, base = [], self._prior
+        found = []
+        base = self._prior
         for mean, weight in zip(self._means, self._weights, strict=True):
             missing = max(self._prior_rounds - weight, 0.0)
             base = (mean * weight + base * missing) / (weight + missing)

@@ -38,7 +38,10 @@ class StepCosts:
         window: int = 33,
         max_age_steps: int = 400,
     ) -> None:
-        self._lengths, self._table, self._window, self._max_age_steps = tuple(lengths), table, window, max_age_steps
+        self._lengths = tuple(lengths)
+        self._table = table
+        self._window = window
+        self._max_age_steps = max_age_steps
         self._steps_run: dict[int, int] = {}  # by bucket
         self._seen: dict[tuple[int, int], deque[tuple[int, float]]] = {}  # steps run before, milliseconds at pace 1
         self._usual_ms: dict[int, dict[int, float]] = {}  # bucket -> steps -> their median
@@ -47,7 +50,8 @@ class StepCosts:
 
     def observe(self, bucket: int, steps: int, cost_ms: float) -> None:
         """One decode step; a clock that did not move counts as a nanosecond, since costs divide."""
-        cost_ms, usual_ms = max(cost_ms, 1e-6), self._usual_ms.setdefault(bucket, {})
+        cost_ms = max(cost_ms, 1e-6)
+        usual_ms = self._usual_ms.setdefault(bucket, {})
         paces = self._paces.setdefault(bucket, deque(maxlen=PACE_STEPS))
         if self.count(bucket, steps) >= PACE_STEPS:
             paces.append(cost_ms / usual_ms[steps])
@@ -110,7 +114,8 @@ def interpolated(known: Mapping[int, float], k: int) -> float:
     if len(keys) == 1:
         return known[keys[0]]
     i = min(max(bisect_right(keys, k), 1), len(keys) - 1)
-    left, right = keys[i - 1], keys[i]
+    left = keys[i - 1]
+    right = keys[i]
     slope = (known[right] - known[left]) / (right - left)
     if not left <= k <= right:
         slope = max(slope, 0.0)

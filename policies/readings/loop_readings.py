@@ -50,7 +50,8 @@ def oldest_kept_s(window: Window) -> Reading:
 
 def buffer_holds_s(window: Window) -> Reading:
     """How far back the buffer reaches once it is full; its bound on age may cut it shorter."""
-    last, came = _last(window), traces_in_per_second(window)
+    last = _last(window)
+    came = traces_in_per_second(window)
     size = last and ratio(last.bytes, last.entries)
     if last is None or not size or last.max_bytes is None or came.value is None:
         return _state(window, "buffer_holds_s", None, 0, came.why_unknown or "sizes of traces are not known")
@@ -60,7 +61,9 @@ def buffer_holds_s(window: Window) -> Reading:
 
 def buffer_full_in_s(window: Window) -> Reading:
     """Until traces are lost unread, by size; unknown, with that reason, where the backlog does not grow."""
-    last, came, left = _last(window), traces_in_per_second(window), traces_out_per_second(window)
+    last = _last(window)
+    came = traces_in_per_second(window)
+    left = traces_out_per_second(window)
     size = last and ratio(last.bytes, last.entries)
     if last is None or not size or last.max_bytes is None or came.value is None or left.value is None:
         return _state(window, "buffer_full_in_s", None, 0, came.why_unknown or "sizes of traces are not known")

@@ -48,7 +48,8 @@ class RatioSums:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 % interval of the accept length, not below 1; None where no standard error is known."""
-        length, error = self.accept_length, self.standard_error
+        length = self.accept_length
+        error = self.standard_error
         if length is None or error is None:
             return None
         return max(length - Z_95 * error, 1.0), length + Z_95 * error

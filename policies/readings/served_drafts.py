@@ -29,7 +29,8 @@ class ServedDraft:
     @property
     def accept_length(self) -> Reading:
         """Its accept length; unknown where no request has ended."""
-        length, (low, high) = self.sums.accept_length, self.sums.interval or (None, None)
+        length = self.sums.accept_length
+        (low, high) = self.sums.interval or (None, None)
         why = "" if length is not None else "no request that it drafted for has ended"
         return Reading("accept_length", length, self.sums.requests, self.at, low, high, why)
 

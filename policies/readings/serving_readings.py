@@ -51,7 +51,8 @@ def rounds(window: Window, *, label: str) -> int:
 def _accept_length(window: Window, is_wanted: Callable[[CellKey], bool]) -> Reading:
     cells: Mapping[CellKey, CellSums] = window.table("served", "cells") or {}
     rows = [row for key, row in cells.items() if is_wanted(key)]
-    accepted, of_rounds = sum(row.accepted for row in rows), sum(row.rounds for row in rows)
+    accepted = sum(row.accepted for row in rows)
+    of_rounds = sum(row.rounds for row in rows)
     ended = sum((RatioSums(*row[2:]) for row in rows), RatioSums())
     error = ended.standard_error
     length = ratio(accepted, of_rounds)
@@ -94,7 +95,8 @@ def engine_accept_length(window: Window) -> Reading:
 
 def tokens_per_second(window: Window) -> Reading:
     """Of all replicas together, captured requests or not; 0 is known where a scheduler was there and idle."""
-    steps, seconds = _steps(window), window.elapsed_s("scheduler")
+    steps = _steps(window)
+    seconds = window.elapsed_s("scheduler")
     return reading(window, "tokens_per_second", "scheduler", ratio(steps.tokens, seconds), steps.steps)
 
 
@@ -125,7 +127,8 @@ def decode_share(window: Window) -> Reading:
     replicas x running x tokens_per_request_step / step time x this is tokens_per_second, where replicas is the mean
     number of replicas that counted.
     """
-    steps, seconds = _steps(window), window.member_seconds("scheduler")
+    steps = _steps(window)
+    seconds = window.member_seconds("scheduler")
     return reading(window, "decode_share", "scheduler", ratio(steps.seconds, seconds), steps.steps)
 
 

@@ -64,7 +64,8 @@ def speed_over_plain(window: Window, computed: int | None = None) -> Reading:
     window, those since the boots count. Bounds are `low` and `high` beside a reason; `computed` is tokens_computed.
     """
     steps = window.table("scheduler", "steps") or {}
-    own, ever = _speeds(steps, steps), _speeds(window.steps_since_boot, window.steps_since_boot)
+    own = _speeds(steps, steps)
+    ever = _speeds(window.steps_since_boot, window.steps_since_boot)
     is_own = own.covered >= MIN_COVERED
     speeds = own if is_own else _Speeds(own.drafted or ever.drafted, ever.plain | own.plain)
     absent = why_absent(window, "scheduler", 60.0)
@@ -138,7 +139,8 @@ def _interval(value: float, blocks: Sequence[Table]) -> tuple[float | None, floa
     known = [ratio for ratio in left if ratio is not None]
     if len(known) < len(left):
         return None, None
-    n, mean = len(known), math.fsum(known) / len(known)
+    n = len(known)
+    mean = math.fsum(known) / len(known)
     error = math.sqrt((n - 1) / n * math.fsum((ratio - mean) ** 2 for ratio in known))
     # Student's quantile by the first term of its expansion (Fisher and Cornish 1960).
     wide = (Z_95 + (Z_95**3 + Z_95) / (4 * (n - 1))) * error

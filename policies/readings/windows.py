@@ -118,7 +118,8 @@ def _span(entries: Sequence[Counters], part: str, since_s: float, ended_at: floa
     inside = [each for each in entries if each.at > since_s]
     started_at = _started_at(inside[0], since_s, ended_at)
     if not before and started_at is None:
-        before, inside = inside[:1], inside[1:]
+        before = inside[:1]
+        inside = inside[1:]
     counted = [tables_of(part_of(each, part)) for each in _where_names_change([*before, *inside], part)]
     from_zero = [] if before else counted[:1]
     steps = [*from_zero, *(difference(later, earlier) for earlier, later in pairwise(counted))]
@@ -153,7 +154,8 @@ def _buffer_counted(history: Sequence[Counters], since_s: float) -> Counted | No
     inside = [*[row for row in seen if row[0] <= since_s][-1:], *(row for row in seen if row[0] > since_s)]
     if len(inside) < 2 or inside[-1][0] <= since_s:
         return None
-    (began_at, first), (at, last) = inside[0], inside[-1]
+    (began_at, first) = inside[0]
+    (at, last) = inside[-1]
     return Counted(difference(buffer_of(last), buffer_of(first)), began_at, at, at - began_at)
 
 

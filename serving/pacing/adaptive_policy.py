@@ -36,8 +36,11 @@ class PacelineAdaptivePolicy:
 
         `meter` times the steps; without one, `clock` does.
         """
-        self._policy, self._lengths, self._static_steps = policy, tuple(lengths), static_steps
-        self._rank_costs, self._reports_per_batch_size = rank_costs, reports_per_batch_size
+        self._policy = policy
+        self._lengths = tuple(lengths)
+        self._static_steps = static_steps
+        self._rank_costs = rank_costs
+        self._reports_per_batch_size = reports_per_batch_size
         self._meter: Meter = meter or StepMeter(clock)
         self._graph_sizes: list[int] | None = None
         self._chosen: defaultdict[int, Counter[int]] = defaultdict(Counter)  # bucket -> steps -> decode steps

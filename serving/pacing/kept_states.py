@@ -51,7 +51,8 @@ class KeptStates:
 
         `tokens_B`, integers, are the tokens after these positions. Raises ValueError when the rows do not fit.
         """
-        first, size = self._used, len(request_ids)
+        first = self._used
+        size = len(request_ids)
         if self.room(hidden_BD[0]) < size:
             raise ValueError(f"kept states: got {size} more rows, expected at most {self.room(hidden_BD[0])}")
         hidden_RD, tokens_R = self._buffers(hidden_BD[0])

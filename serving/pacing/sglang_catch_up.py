@@ -32,7 +32,9 @@ class SglangCatchUp:
 
         `discount` is told of a step that was launched and takes longer for a pass, `interrupt` of a pass between two.
         """
-        self._max_bytes, self._discount, self._interrupt = max_bytes, discount, interrupt
+        self._max_bytes = max_bytes
+        self._discount = discount
+        self._interrupt = interrupt
         self._kept = KeptStates(0)
         self._draft_worker: Any = None
         self._batch: Any = None  # the last one at steps 0
@@ -74,8 +76,10 @@ class SglangCatchUp:
         if self.reason or not batch.reqs:
             return
         try:
-            self._batch, self._stream = batch, current_stream(batch.device)
-            rids, hidden = [req.rid for req in batch.reqs], output.logits_output.hidden_states
+            self._batch = batch
+            self._stream = current_stream(batch.device)
+            rids = [req.rid for req in batch.reqs]
+            hidden = output.logits_output.hidden_states
             has_new = any(self._kept.missed(rid) is None for rid in rids)
             starts = _lengths(batch) if has_new else [0] * len(rids)
             self._kept.keep(rids, starts, hidden, output.next_token_ids)
@@ -131,7 +135,8 @@ class SglangCatchUp:
             return
         self._draft_worker = worker.draft_worker
         self._kept = KeptStates(DEFAULT_BYTES if self._max_bytes is None else self._max_bytes)
-        self._reads_ended, self.reason = self._reads_ended_here(), ""
+        self._reads_ended = self._reads_ended_here()
+        self.reason = ""
 
     @staticmethod
     def _reads_ended_here() -> bool:

@@ -46,12 +46,17 @@ def _part(batch: Any, unread: Sequence[Unread], input_ids: Tensor) -> Any:
     """A prefill batch of these requests, from where their draft has read to their last committed token."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-    part, device = copy.copy(batch), input_ids.device
+    part = copy.copy(batch)
+    device = input_ids.device
     runs = [one.missed for one in unread]
     part.reqs = part.decoding_reqs = [one.req for one in unread]
-    part.forward_mode, part.input_ids, part.spec_info = ForwardMode.EXTEND, input_ids, None
-    part.prefix_lens, part.extend_lens = [run.start for run in runs], [len(run.rows) for run in runs]
-    part.extend_logprob_start_lens, part.extend_num_tokens = list(part.extend_lens), len(input_ids)
+    part.forward_mode = ForwardMode.EXTEND
+    part.input_ids = input_ids
+    part.spec_info = None
+    part.prefix_lens = [run.start for run in runs]
+    part.extend_lens = [len(run.rows) for run in runs]
+    part.extend_logprob_start_lens = list(part.extend_lens)
+    part.extend_num_tokens = len(input_ids)
     part.seq_lens_cpu = torch.tensor([run.end for run in runs])
     part.seq_lens_sum = sum(run.end for run in runs)
     part.seq_lens = part.seq_lens_cpu.to(device)
@@ -73,7 +78,8 @@ def with_rows(spec_info: Any, rows: Sequence[int], read: Any) -> Any:
     """What SGLang drafts from, with `read` in place of what it knew of these rows."""
     found = copy.copy(spec_info)
     for name in ("topk_p", "topk_index", "hidden_states"):
-        known, fresh = getattr(spec_info, name), getattr(read, name)
+        known = getattr(spec_info, name)
+        fresh = getattr(read, name)
         if len(rows) == len(known):
             setattr(found, name, fresh)
         else:

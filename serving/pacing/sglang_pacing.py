@@ -22,7 +22,8 @@ from .costs_file import read_costs, table_of
 log = logging.getLogger(__name__)
 
 #: SGLang logs every switch of the number of steps at level INFO; with pacing, that may be a line per decode step.
-_SWITCH_LOG, _SWITCH_LINE = "sglang.srt.speculative.eagle_worker_v2", "Switch adaptive runtime state"
+_SWITCH_LOG = "sglang.srt.speculative.eagle_worker_v2"
+_SWITCH_LINE = "Switch adaptive runtime state"
 
 
 class SglangPacing:
@@ -39,7 +40,9 @@ class SglangPacing:
         meter: Meter | None = None,
     ) -> None:
         """`meter` times the steps of this process; without one, the policy does that itself."""
-        self._name, self._ranks, self._meter = name, ranks, meter
+        self._name = name
+        self._ranks = ranks
+        self._meter = meter
         self._sweeps = name is PacingName.SWEEP
         self._costs_file = "" if self._sweeps else costs_file  # a sweep is what makes the file
         self._reason = "the server runs without --speculative-adaptive"
@@ -52,7 +55,9 @@ class SglangPacing:
 
         Blocks until every rank has called it, and paces on all of them or on none.
         """
-        paced, costs, is_agreed = None, b"", False
+        paced = None
+        costs = b""
+        is_agreed = False
         try:
             costs = read_costs(self._costs_file)
             paced = self._policy(worker, policy, costs)
@@ -106,8 +111,10 @@ class SglangPacing:
         return {"policy": str(self._name), **self._paced.status()}
 
     def _policy(self, worker: Any, policy: Any, costs: bytes) -> PacelineAdaptivePolicy:
-        lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
-        table, ranks = table_of(costs, self._costs_file), self._ranks()
+        lengths = sorted(policy.candidate_steps)
+        static_steps = worker.speculative_num_steps
+        table = table_of(costs, self._costs_file)
+        ranks = self._ranks()
         if not self._sweeps and table is None and ranks > 1:
             raise ConfigError(
                 f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no PACELINE_PACING_COSTS, expected a table "

@@ -78,7 +78,8 @@ def _judged(row: BoardRow, facts: RunFacts) -> str:
 
 
 def _predicted(scores: Mapping[str, float]) -> str:
-    length, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    length = scores.get(PREDICTED_SCORE)
+    standard_error = scores.get(PREDICTED_STANDARD_ERROR)
     if length is None or standard_error is None:
         return "unknown: it was not to serve, or too few requests waited"
     return f"accept length {length:.2f} ± {Z_95 * standard_error:.2f}"
@@ -88,10 +89,12 @@ def _served(scores: Mapping[str, float], found: Mapping[str, float]) -> str:
     length = found.get(f"{SERVED}accept_length")
     if length is None:
         return "unknown: it has not served enough rounds yet, or no server sent counters"
-    low, high = found.get(f"{SERVED}accept_length_low"), found.get(f"{SERVED}accept_length_high")
+    low = found.get(f"{SERVED}accept_length_low")
+    high = found.get(f"{SERVED}accept_length_high")
     interval = "too few requests for an interval" if low is None else f"95 % interval {low:.2f} to {high:.2f}"
     counts = f"{found[f'{SERVED}requests']:.0f} requests, {found[f'{SERVED}rounds']:.0f} rounds"
-    predicted, error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    predicted = scores.get(PREDICTED_SCORE)
+    error = scores.get(PREDICTED_STANDARD_ERROR)
     text = f"accept length {length:.2f} ({interval}, {counts})"
     if predicted is None:
         return text
@@ -121,7 +124,8 @@ def _traffic(tags: Mapping[str, str] | None) -> str:
 def _cost(facts: RunFacts) -> str:
     if facts.started_at is None or facts.ended_at is None or f"{FIT}seconds" not in facts.metrics:
         return "unknown: no learner recorded it"
-    steps, skipped = facts.metrics[f"{FIT}steps"], facts.metrics[f"{FIT}skipped_steps"]
+    steps = facts.metrics[f"{FIT}steps"]
+    skipped = facts.metrics[f"{FIT}skipped_steps"]
     took = f"{facts.ended_at - facts.started_at:.1f} s, of them {facts.metrics[f'{FIT}seconds']:.1f} s of training"
     return f"{took}, {steps:.0f} optimiser steps ({skipped:.0f} skipped), on {facts.params.get('device', 'unknown')}"
 

@@ -8,7 +8,10 @@ from typing import NamedTuple, TypeVar
 from ..ratio_sums import RatioSums
 
 #: Whether a learner ran while steps were taken; PARTLY: it began or ended a round meanwhile.
-BUSY, IDLE, PARTLY, UNKNOWN = "busy", "idle", "partly", "unknown"
+BUSY = "busy"
+IDLE = "idle"
+PARTLY = "partly"
+UNKNOWN = "unknown"
 
 
 class ServedKey(NamedTuple):

@@ -32,7 +32,8 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Readi
 
 def _speed(found: Explanation, speed: Effect) -> str:
     word = "As fast as before, as far as can be told" if speed.is_noise else "Faster" if speed.log > 0.0 else "Slower"
-    now, before = found.now, found.before
+    now = found.now
+    before = found.before
     rates = [period.amounts.request_tokens_per_second for period in (now, before)]
     if found.total is None or rates[0] is None or rates[1] is None:
         lengths = [f"{period.amounts.all_rounds.accept_length:.2f} {period.name}" for period in (now, before)]
@@ -104,7 +105,8 @@ def _not_the_swap(first: Finding, found: Explanation) -> list[str]:
 
 def _refused(rows: Iterable[BoardRow], found: Explanation) -> list[str]:
     """Candidates refused since the compared time began, and how much of the newest traffic's main label judged them."""
-    since_s, until_s = found.before.began_s, found.now.ended_s
+    since_s = found.before.began_s
+    until_s = found.now.ended_s
     refused = [row for row in rows if row.state is VersionState.REFUSED and since_s <= row.changed_at <= until_s]
     if not refused:
         return []

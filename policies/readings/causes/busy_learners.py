@@ -40,7 +40,8 @@ def busy_spans(history: Sequence[Counters]) -> list[Span]:
 
 def _between(earlier: tuple[float, str, LearnerCounters], later: tuple[float, str, LearnerCounters]) -> Iterator[Span]:
     """At most one span. Of a round that began and ended between two entries, it is not known when."""
-    (began_s, _, first), (ended_s, _, last) = earlier, later
+    (began_s, _, first) = earlier
+    (ended_s, _, last) = later
     if first.is_busy and last.is_busy:
         yield began_s, ended_s
         return

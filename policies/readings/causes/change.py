@@ -63,7 +63,8 @@ def change(before: Amounts, now: Amounts) -> Change:
 
 def _told_apart(parts: Mapping[Part, float], unknown: Mapping[Part, str], before: Amounts, now: Amounts) -> Change:
     """Without the parts that are 0 because nobody says what they tell apart: these are unknown, not nothing."""
-    served, steps = {*before.served, *now.served}, {*before.steps, *now.steps}
+    served = {*before.served, *now.served}
+    steps = {*before.steps, *now.steps}
     silent = {}
     if Part.LABELS in parts and not any(key.label for key in served):
         silent[Part.LABELS] = "for no request names a label (paceline_label)"

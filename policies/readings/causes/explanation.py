@@ -38,7 +38,8 @@ _EVIDENCE: Mapping[Cause, Callable[[Amounts, Amounts], str]] = {
     Cause.SWAP: phase_evidence("swap"),
     Cause.REST: rest_evidence,
 }
-_TOTAL, _SPEED = "tokens per second", "speed of a request"
+_TOTAL = "tokens per second"
+_SPEED = "speed of a request"
 _INTERVAL_OUTSIDE = 0.05
 #: Of the change of a request's speed: less is no answer to the question why it changed.
 LEAST_PART = 0.2
@@ -154,7 +155,8 @@ def _stands_out(cause: Cause, found: Change, noise: Mapping[str, Noise]) -> bool
     The second asks for less, since where the speed of a request has changed, something has changed it (tests in a fixed
     order, as Maurer, Hothorn and Lehmacher 1995 have them): the cause must be sure by itself, and LEAST_PART of it.
     """
-    log, half = found.of(cause) or 0.0, FALSE_BLAME / 2
+    log = found.of(cause) or 0.0
+    half = FALSE_BLAME / 2
     if not is_noise(log, noise.get(cause), half / len(found.causes())):
         return True
     is_part = cause is not Cause.LOAD and found.request_speed and log / found.request_speed >= LEAST_PART

@@ -122,7 +122,8 @@ def _gains(before: Counter[Any], now: Counter[Any]) -> dict[Any, float]:
 def _most_moved(before: Counter[Any], now: Counter[Any]) -> tuple[Any, Any]:
     """What gained the most share and what lost the most; None where no share moved by 1 %."""
     gains = _gains(before, now)
-    gained, lost = max(gains, key=gains.__getitem__, default=None), min(gains, key=gains.__getitem__, default=None)
+    gained = max(gains, key=gains.__getitem__, default=None)
+    lost = min(gains, key=gains.__getitem__, default=None)
     if gained is None or gains[gained] < 0.01:
         return None, None
     return gained, lost

@@ -116,7 +116,8 @@ def _moved(
         assumed = middle * (1.0 - half), middle * (1.0 + half)
     else:
         weights = [pooled(cells.values()) for cells in (group.before, group.now)]
-        middle, drift = pooled(weights).mean, (0.0,) * len(drift)
+        middle = pooled(weights).mean
+        drift = (0.0,) * len(drift)
         assumed = middle, middle
     rest = [share * (mean - value) for share, mean, value in zip(group.shares, group.means, assumed, strict=True)]
     return middle, tuple(middle * part for part in drift), rest[1] - rest[0]

@@ -15,7 +15,8 @@ from .amounts import Amounts, added
 from .change import Change, change
 
 #: Groups of neighbouring stretches in a period, at most and at least; with fewer there is no interval.
-MAX_GROUPS, MIN_GROUPS = 12, 4
+MAX_GROUPS = 12
+MIN_GROUPS = 4
 #: A contribution of less than this is not worth a cause's name, however sure it is: 2 % of the speed.
 SMALLEST = 0.02
 #: The same where no interval can be given.
@@ -86,7 +87,8 @@ def _without(groups: Sequence[Amounts], left_out: int) -> Amounts:
 
 
 def _noise(figure: Figure, samples: Sequence[Sequence[Change]]) -> Noise | None:
-    variance, freedom = 0.0, []
+    variance = 0.0
+    freedom = []
     for period in samples:
         logs = [log for sample in period if (log := figure(sample)) is not None]
         if len(logs) < MIN_GROUPS:

@@ -11,7 +11,8 @@ from .explanation import Period
 from .stretches import Stretch, stretches
 
 #: Now is the newest minute, and at most this share of the time before it.
-NOW_S, NOW_SHARE = 60.0, 1 / 3
+NOW_S = 60.0
+NOW_SHARE = 1 / 3
 
 
 def since_periods(histories: Mapping[str, Sequence[Counters]], since_s: float, now_s: float) -> tuple[Period, Period]:
@@ -20,7 +21,8 @@ def since_periods(histories: Mapping[str, Sequence[Counters]], since_s: float, n
     A stretch belongs to the period that holds its middle. `now_s` is by the clock of the histories.
     """
     length_s = min(NOW_S, since_s * NOW_SHARE)
-    found, began_s = stretches(histories), now_s - length_s
+    found = stretches(histories)
+    began_s = now_s - length_s
     before = f"in the {_duration(since_s)} before"
     return (
         during(before, found, [(began_s - since_s, began_s)]),
