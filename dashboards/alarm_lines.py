@@ -26,7 +26,7 @@ READER = "(reader)"
 _DRAFTED = frozenset((VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmLine:
     """One alarm as a member last reported it, or as a reader found it."""
 
@@ -87,7 +87,7 @@ def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
 
 def _raised(member: str, alarm: Alarm | None) -> Iterator[AlarmLine]:
     if alarm is not None:
-        yield AlarmLine(member, alarm.name.value, alarm.detail, alarm.action.value)
+        yield AlarmLine(member=member, name=alarm.name.value, detail=alarm.detail, action=alarm.action.value)
 
 
 def _apart(seen: Snapshot) -> Alarm | None:
@@ -99,9 +99,13 @@ def _apart(seen: Snapshot) -> Alarm | None:
 
 def _past(line: AlarmLine, seen: Snapshot) -> AlarmLine:
     at = seen.members[line.member].last_seen_at
-    return AlarmLine(line.member, line.name, line.detail, line.action, line.version, at)
+    return AlarmLine(
+        member=line.member, name=line.name, detail=line.detail, action=line.action, version=line.version, at=at
+    )
 
 
 def _reported(member: str, said: MemberStatus) -> Iterator[AlarmLine]:
     for alarm in (*said.standing_alarms, *said.alarms):
-        yield AlarmLine(member, alarm.name, alarm.detail, alarm.action, alarm.version, alarm.at)
+        yield AlarmLine(
+            member=member, name=alarm.name, detail=alarm.detail, action=alarm.action, version=alarm.version, at=alarm.at
+        )

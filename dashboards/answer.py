@@ -22,7 +22,7 @@ from .snapshot import Snapshot
 STYLES = {Level.OK: "green", Level.NOTE: "cyan", Level.WRONG: "bold red", Level.UNKNOWN: "yellow"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What one snapshot says."""
 
@@ -71,7 +71,7 @@ def answer(seen: Snapshot) -> Answer:
         wrong(seen, alarms),
         *filter(None, [mlflow_waits(seen)]),
     )
-    return Answer(seen, findings, alarms, member_rows(seen, silent), served)
+    return Answer(seen=seen, findings=findings, alarms=alarms, rows=member_rows(seen, silent), served=served)
 
 
 def findings_grid(findings: Sequence[Finding]) -> Table:

@@ -21,7 +21,7 @@ from .tables import VersionLine
 _REFERENCE_SCORE = "reference_accept_length"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftCard:
     """Everything that is known of one draft."""
 

@@ -55,7 +55,7 @@ def draft_card(seen: Snapshot, events: Sequence[BoardEvent], number: int) -> Dra
     served = served_drafts(seen.counters()).get(number, ServedDraft())
     by_label = served_labels(seen.counters(), number)
     own = [event for event in events if event.number == number]
-    return DraftCard(line, seen.state.rows[number], own, served, by_label)
+    return DraftCard(line=line, row=seen.state.rows[number], events=own, served=served, by_label=by_label)
 
 
 def _lines(seen: Snapshot) -> list[VersionLine]:

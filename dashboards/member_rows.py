@@ -28,7 +28,7 @@ class Presence(StrEnum):
 _STYLES = {Presence.ALIVE: None, Presence.SILENT: "red", Presence.ENDED: "dim", Presence.LEFT: "red"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRow:
     """One member; what it does not say is None, or empty."""
 

@@ -21,7 +21,7 @@ TRAFFIC_S = 60.0
 HISTORY_S = WINDOW_S + BEFORE_S
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """Figures of one snapshot; those of now are of its newest WINDOW_S seconds."""
 
@@ -98,7 +98,7 @@ def _move(seen: Snapshot, window: Window) -> TrafficMove:
     live = seen.state.live
     judged = None if live is None else seen.state.rows[live].version.judged_on
     if judged is None:
-        return TrafficMove(None, "the live draft was not judged")
+        return TrafficMove(share=None, why_unknown="the live draft was not judged")
     newest = _requests(windowed(seen.histories, seen.at - TRAFFIC_S, seen.at))
     now_s = TRAFFIC_S
     if sum(newest.values()) < MIN_REQUESTS:

@@ -14,7 +14,7 @@ REPLICA = "replica:"
 LEARNER = "learner:"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Times are unix seconds by the clock of the board, which is Redis' own."""
 
@@ -60,4 +60,4 @@ def take(board: VersionBoard, speculator: str, history_s: float = math.inf) -> S
     now = board.now()
     since_s = max(0.0, now - history_s)
     histories = {member: board.history(member, since_s) for member in members} if history_s else {}
-    return Snapshot(speculator, now, board.read(), members, histories)
+    return Snapshot(speculator=speculator, at=now, state=board.read(), members=members, histories=histories)

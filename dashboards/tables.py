@@ -31,7 +31,7 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine:
     """One draft version; accept lengths include the bonus token and are None where nothing was measured."""
 

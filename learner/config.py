@@ -118,7 +118,12 @@ class LearnerConfig:
     @property
     def learn_rules(self) -> LearnRules:
         """When this learner trains and when it rests."""
-        return LearnRules(LearnMode(self.learn), self.rest_after_rounds, self.rest_after_requests, self.cool_down_s)
+        return LearnRules(
+            mode=LearnMode(self.learn),
+            flat_rounds=self.rest_after_rounds,
+            flat_requests=self.rest_after_requests,
+            cool_down_s=self.cool_down_s,
+        )
 
     @property
     def follows_target(self) -> bool:

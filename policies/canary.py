@@ -48,7 +48,7 @@ class Basis(StrEnum):
     LIMIT = "limit"  # undecided when the canary's requests were used up
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryVerdict:
     """What was decided, and the figures it was decided on."""
 
@@ -63,7 +63,7 @@ class CanaryVerdict:
     live_requests: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRules:
     """The numbers of the test. ValueError when one is out of its range."""
 
@@ -191,7 +191,17 @@ class CanaryTest:
             gain_low=interval[0],
             gain_high=interval[1],
         )
-        return CanaryVerdict(decision, basis, reason, gain, interval, canary.total, live.total, *counts)
+        return CanaryVerdict(
+            decision=decision,
+            basis=basis,
+            reason=reason,
+            gain=gain,
+            interval=interval,
+            canary=canary.total,
+            live=live.total,
+            canary_requests=counts[0],
+            live_requests=counts[1],
+        )
 
     def _interval(self, gain: float) -> tuple[float, float]:
         arms = self._arms.values()

@@ -51,7 +51,7 @@ class Alarm:
         return {"name": self.name.value, "reading": self.detail, "action": self.action.value}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardInput:
     """What is known of one replica and its live version over one interval. Defaults mean that a figure is unknown."""
 
@@ -76,7 +76,7 @@ class GuardInput:
     goodput_steps: int = 0  # decode steps in the less measured of the two
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
     """Where a figure becomes an alarm."""
 

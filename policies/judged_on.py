@@ -32,13 +32,13 @@ def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s:
     ages_s = _ages_s(judged, now_s)
     known_s = [age_s for age_s in ages_s if age_s is not None]
     return JudgedOn(
-        _pooled(labels, named),
-        _pooled(newest_labels, named),
-        statistics.median(known_s) if known_s else None,
-        max(known_s, default=None),
-        len(ages_s) - len(known_s),
-        _by_target(judged),
-        _by_draft(judged),
+        labels=_pooled(labels, named),
+        newest_labels=_pooled(newest_labels, named),
+        median_age_s=statistics.median(known_s) if known_s else None,
+        oldest_age_s=max(known_s, default=None),
+        undated=len(ages_s) - len(known_s),
+        targets=_by_target(judged),
+        drafts=_by_draft(judged),
     )
 
 

@@ -44,7 +44,7 @@ USUAL_REQUESTS = 200
 REMEMBERED_REQUESTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnRules:
     """The numbers of the decision. ValueError when one is out of its range."""
 

@@ -78,7 +78,7 @@ class LineVerdict:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrequentialRules:
     """The numbers of the test. ValueError when one is out of its range."""
 

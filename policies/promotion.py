@@ -44,7 +44,7 @@ class Verdict(StrEnum):
     UNJUDGED = "unjudged"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The line beside the reference, on the same requests."""
 
@@ -69,7 +69,7 @@ class Measured:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
     """What becomes of a candidate, and the figures of the round that trained it."""
 
@@ -98,13 +98,13 @@ def judge(
     """
     measured = measure(pairs, confidence=confidence, rng=rng)
     return Promotion(
-        Verdict.PROMOTE if decided.ground in {Ground.PROOF, Ground.TRUST} else Verdict.REFUSE,
-        decided.reason.but(confidence=confidence if measured.requests else None, **measured.figures),
-        measured if measured.requests else None,
-        judged_on,
-        decided.ground,
-        reference,
-        decided.version,
+        verdict=Verdict.PROMOTE if decided.ground in {Ground.PROOF, Ground.TRUST} else Verdict.REFUSE,
+        reason=decided.reason.but(confidence=confidence if measured.requests else None, **measured.figures),
+        measured=measured if measured.requests else None,
+        judged_on=judged_on,
+        ground=decided.ground,
+        reference=reference,
+        serves=decided.version,
     )
 
 
@@ -117,7 +117,13 @@ def measure(pairs: Sequence[Paired], *, confidence: float, rng: np.random.Genera
     lengths = _accept_length(counts[0], counts[1]), _accept_length(counts[2], counts[3])
     interval = _interval(counts, confidence, rng) if counts.shape[1] >= _MIN_PROMPTS else (-np.inf, np.inf)
     requests = sum(pair.has_rounds for pair in pairs)
-    return Measured(lengths[0] - lengths[1], interval, *lengths, requests)
+    return Measured(
+        gain=lengths[0] - lengths[1],
+        interval=interval,
+        line_accept_length=lengths[0],
+        reference_accept_length=lengths[1],
+        requests=requests,
+    )
 
 
 def _counts(pairs: Sequence[Paired]) -> Floats:

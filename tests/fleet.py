@@ -58,7 +58,7 @@ def version(number: int, **changes: object) -> DraftVersion:
             "predicted_accept_length": 2.0 + number,
             "predicted_standard_error": 0.1,
         },
-        "judged_on": JudgedOn({"py": 40}, {"py": 40}, 30.0, 80.0),
+        "judged_on": JudgedOn(labels={"py": 40}, newest_labels={"py": 40}, median_age_s=30.0, oldest_age_s=80.0),
     }
     return DraftVersion(**(fields | changes))
 
@@ -92,7 +92,13 @@ def learner(unseen_s: float = 0.5, *, is_alive: bool = True, **status: object) -
 def snapshot(state: BoardState | None = None, histories: dict | None = None, **members: MemberSeen) -> Snapshot:
     """Members by name, with `_` for the colon."""
     named = {name.replace("_", ":", 1): one for name, one in members.items()}
-    return Snapshot("default", NOW, board() if state is None else state, named, histories or {})
+    return Snapshot(
+        speculator="default",
+        at=NOW,
+        state=board() if state is None else state,
+        members=named,
+        histories=histories or {},
+    )
 
 
 def requests(draft: int, label: str, pairs: list[tuple[int, int]]) -> ServedCell:

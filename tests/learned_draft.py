@@ -18,7 +18,17 @@ def register(rig: Any, folder: Path) -> int:
     """The number on the board of the weights in `folder`."""
     number = rig.board.next_number()
     digest = sha256_of(folder / WEIGHTS_FILE)
-    version = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+    version = DraftVersion(
+        number=number,
+        parent=None,
+        target="e2e-target",
+        target_version="0",
+        drafter="eagle3",
+        weights_uri=folder.as_uri(),
+        sha256=digest,
+        objective="test",
+        trained_on=("", ""),
+    )
     rig.board.register(version, "test", folder.name)
     return number
 

@@ -21,9 +21,9 @@ MODEL = "paceline-chat"
 #: A busy machine may take its time, and what is registered is asserted.
 FOR_EVER_S = 600.0
 GATE = Promotion(
-    Verdict.PROMOTE,
-    because(ReasonCode.TRUSTED, gain=0.5, gain_low=0.1, gain_high=0.9, confidence=0.95),
-    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
+    verdict=Verdict.PROMOTE,
+    reason=because(ReasonCode.TRUSTED, gain=0.5, gain_low=0.1, gain_high=0.9, confidence=0.95),
+    measured=Measured(gain=0.5, interval=(0.1, 0.9), line_accept_length=2.5, reference_accept_length=2.0, requests=12),
     ground=Ground.TRUST,
     reference=0,
     prediction=Prediction(2.6, 0.25, 30),
@@ -82,7 +82,18 @@ class House:
         scores = scores_of(GATE) if number else {}
         uri = folder.as_uri()
         sha = sha or f"{number:064d}"
-        version = DraftVersion(number, parent, "llama", "7", "eagle3", uri, sha, "committed", window, scores)
+        version = DraftVersion(
+            number=number,
+            parent=parent,
+            target="llama",
+            target_version="7",
+            drafter="eagle3",
+            weights_uri=uri,
+            sha256=sha,
+            objective="committed",
+            trained_on=window,
+            scores=scores,
+        )
         self.board.register(version, "learner", "why")
         return version
 
@@ -107,7 +118,7 @@ def synced(house: House, registry: Registry) -> bool:
 def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: int = 30) -> RatioSums:
     """A replica's beat whose counters say that `requests` equal requests of `draft` have ended; their sums."""
     one = RatioSums.of(rounds, accepted)
-    sums = RatioSums(*(requests * value for value in asdict(one).values()))
+    sums = RatioSums.of_row(requests * value for value in asdict(one).values())
     ended = tuple(asdict(sums).values())
     positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
     cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)

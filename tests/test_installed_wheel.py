@@ -182,7 +182,17 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
     for name, folder in (("initial", models[1]), ("other", other)):
         number = server.board.next_number()
         digest = sha256_of(folder / WEIGHTS_FILE)
-        version = DraftVersion(number, None, "target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+        version = DraftVersion(
+            number=number,
+            parent=None,
+            target="target",
+            target_version="0",
+            drafter="eagle3",
+            weights_uri=folder.as_uri(),
+            sha256=digest,
+            objective="test",
+            trained_on=("", ""),
+        )
         server.board.register(version, "test", name)
     done = server.user.run("paceline", "promote", str(number), settings=server.settings)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,8 @@ MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL = 5
 #: Rule -> files and folders that do not follow it yet; to be emptied.
 UNMENDED = {
-    "packed": (
+    "packed": (),
+    "old": (
         *("buffer/board/version.py", "policies/", "serving/pacing/", "learner/delivery/", "dashboards/"),
         *("benchmarks/gpu/", "benchmarks/pacing_costs.py"),
     ),

@@ -56,7 +56,18 @@ class Story:
         window = (
             (f"{int((self.now - 60) * 1000)}-0", f"{int((self.now - 12) * 1000)}-0") if parent is not None else ("", "")
         )
-        made = DraftVersion(number, parent, "code-7b", "1", "eagle3", uri, sha256, "soft", window, scores)
+        made = DraftVersion(
+            number=number,
+            parent=parent,
+            target="code-7b",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri=uri,
+            sha256=sha256,
+            objective="soft",
+            trained_on=window,
+            scores=scores,
+        )
         self.board.register(replace(made, **changes), LEARNER, "published after a learning round")
         self.learner.rounds += 1
 
@@ -93,7 +104,7 @@ class Story:
             accepted = max(0, round(accepted_per_round * ROUNDS) + wobble)
             key = (self.drafts_with, label)
             cell = self.cells.get(key, ServedCell(draft=key[0], label=label, kind="greedy"))
-            ended = RatioSums(*cell.ended) + RatioSums.of(ROUNDS, accepted)
+            ended = RatioSums.of_row(cell.ended) + RatioSums.of(ROUNDS, accepted)
             self.cells[key] = ServedCell(
                 draft=key[0],
                 label=label,
@@ -185,14 +196,14 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
     story.publish(0, None)
     story.go_live(0, "the draft that the server was started with")
     story.run(60, {"py": 0.05})
-    code = JudgedOn({"py": 40}, {"py": 38}, 30.0, 80.0)
+    code = JudgedOn(labels={"py": 40}, newest_labels={"py": 38}, median_age_s=30.0, oldest_age_s=80.0)
     for number, score, served in ((1, 1.8, 0.9), (2, 2.4, 1.35), (3, 2.7, 1.6)):
         story.publish(number, number - 1, score, judged_on=code)
         story.run(14, {"py": max(0.05, served - 0.4)})
         story.go_live(number, because(ReasonCode.PROVEN, odds=40 + number, needed=10, gain=0.41))
         story.run(100, {"py": served})
     story.run(40, {"py": 1.6, "prose": 0.45})
-    old = JudgedOn({"py": 27, "prose": 4}, {"prose": 32}, 110.0, 260.0)
+    old = JudgedOn(labels={"py": 27, "prose": 4}, newest_labels={"prose": 32}, median_age_s=110.0, oldest_age_s=260.0)
     story.publish(4, 3, 2.9, judged_on=old)
     story.board.move(
         4,
@@ -210,7 +221,7 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
         because(ReasonCode.NOT_PROVEN, odds=0.6, needed=10, gain=-0.04),
     )
     story.run(50, {"prose": 0.45})
-    prose = JudgedOn({"prose": 40}, {"prose": 36}, 25.0, 70.0)
+    prose = JudgedOn(labels={"prose": 40}, newest_labels={"prose": 36}, median_age_s=25.0, oldest_age_s=70.0)
     story.publish(6, 5, 2.3, judged_on=prose)
     story.board.move(
         6, VersionState.CANARY, LEARNER, because(ReasonCode.PROVEN, odds=212, needed=10, gain=0.85), replica=REPLICA

@@ -13,7 +13,7 @@ MAX_TOKENS = 48
 REPLAYED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One check: found against wanted, over `cases` cases. `is_right` is None where nothing is required."""
 
@@ -125,7 +125,13 @@ def _ended_alike(pair: Captured) -> bool:
 
 def _all_equal(name: str, pairs: Sequence[Captured], is_equal: Callable[[Captured], bool]) -> Finding:
     equal = sum(map(is_equal, pairs))
-    return Finding(name, f"{equal} of {len(pairs)}", "all", len(pairs), bool(pairs) and equal == len(pairs))
+    return Finding(
+        name=name,
+        found=f"{equal} of {len(pairs)}",
+        wanted="all",
+        cases=len(pairs),
+        is_right=bool(pairs) and equal == len(pairs),
+    )
 
 
 def _renamed(ask: Ask, request_id: str) -> Ask:

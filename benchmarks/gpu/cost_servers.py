@@ -182,7 +182,15 @@ def _serving(way: str, plan: Plan, options: argparse.Namespace) -> Serving:
         extra = ("--speculative-draft-load-format", "auto", *extra)
     dtype = "bfloat16" if options.device == "cuda" else "float32"
     dummy = ("--load-format", "dummy", "--skip-tokenizer-init", *extra)
-    return Serving(options.device, dtype, max(plan.tokens), "triton", "pytorch", dummy, speculates=way != PLAIN)
+    return Serving(
+        device=options.device,
+        dtype=dtype,
+        max_running=max(plan.tokens),
+        attention_backend="triton",
+        sampling_backend="pytorch",
+        extra=dummy,
+        speculates=way != PLAIN,
+    )
 
 
 def _service(

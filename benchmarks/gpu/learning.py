@@ -17,7 +17,7 @@ from .checks import Captured, Finding, captured
 GAIN = 0.15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearningPlan:
     """How much is served, how the draft learns, and how it is measured."""
 
@@ -29,7 +29,7 @@ class LearningPlan:
     device: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """Pooled accept lengths of the same prompts before and after the swap to the learned draft."""
 
@@ -43,11 +43,11 @@ class Learned:
     def finding(self) -> Finding:
         """Whether the gain is there."""
         return Finding(
-            "accept length served, random draft -> learned draft",
-            f"{self.before:.3f} -> {self.after:.3f}",
-            f"+{GAIN}",
-            len(self.pairs),
-            self.after >= self.before + GAIN,
+            name="accept length served, random draft -> learned draft",
+            found=f"{self.before:.3f} -> {self.after:.3f}",
+            wanted=f"+{GAIN}",
+            cases=len(self.pairs),
+            is_right=self.after >= self.before + GAIN,
         )
 
 
@@ -71,7 +71,14 @@ def learn_and_serve(
     server.go_live(version)
     after = _measure(server, measured, "after", plan)
     pairs = captured(server, after.answers)
-    return Learned(before.accept_length, after.tally.accept_length, len(traces), fit, version, tuple(pairs))
+    return Learned(
+        before=before.accept_length,
+        after=after.tally.accept_length,
+        traces=len(traces),
+        fit=fit,
+        version=version,
+        pairs=tuple(pairs),
+    )
 
 
 def _measure(server: MeasuredServer, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:

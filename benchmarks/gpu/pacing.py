@@ -58,7 +58,11 @@ def main() -> None:
         target, draft = build_models(options.data_dir, options.size, plan, options.device, bar)
     prompts = held_out_prompts(target, 64 + options.requests, SEED)
     serving = Serving(
-        options.device, options.dtype, max(options.batches), options.attention_backend, options.sampling_backend
+        device=options.device,
+        dtype=options.dtype,
+        max_running=max(options.batches),
+        attention_backend=options.attention_backend,
+        sampling_backend=options.sampling_backend,
     )
     trained = options.out / "trained"
     with served(serving, options, target, draft) as server:
@@ -105,12 +109,12 @@ def learning_plan(options: argparse.Namespace) -> LearningPlan:
     """How the draft is trained."""
     training = training_plan(options.device, tiny=options.tiny)
     return LearningPlan(
-        options.requests,
-        min(8, options.requests),
-        24 if options.tiny else 96,
-        max(options.batches),
-        training,
-        options.device,
+        requests=options.requests,
+        measured_requests=min(8, options.requests),
+        max_tokens=24 if options.tiny else 96,
+        concurrency=max(options.batches),
+        training=training,
+        device=options.device,
     )
 
 

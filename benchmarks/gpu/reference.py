@@ -39,16 +39,16 @@ class Distances:
         Where text repeats itself neighbouring rows are alike, and a case there does not show that its row is right.
         """
         if not self.captured:
-            return Finding(name, "nothing to compare", "something", 0, is_right=False)
+            return Finding(name=name, found="nothing to compare", wanted="something", cases=0, is_right=False)
         allowed = max(TIMES_NOISE * max(self.noise), floor)
         telling = sum(distance > allowed for distance in self.misplaced)
         contrast = f"; {telling} of {len(self.misplaced)} would show one row off" if self.misplaced else ""
         return Finding(
-            name,
-            f"max {max(self.captured):.2g}, median {np.median(self.captured):.2g} {unit}{contrast}",
-            f"max <= {allowed:.2g} (noise of the dtype: max {max(self.noise):.2g})",
-            len(self.captured),
-            max(self.captured) <= allowed,
+            name=name,
+            found=f"max {max(self.captured):.2g}, median {np.median(self.captured):.2g} {unit}{contrast}",
+            wanted=f"max <= {allowed:.2g} (noise of the dtype: max {max(self.noise):.2g})",
+            cases=len(self.captured),
+            is_right=max(self.captured) <= allowed,
         )
 
 

@@ -40,7 +40,13 @@ class Nodes:
         off = f"; margins where it differs: median {np.median(self.margins_off):.2g}, " if self.margins_off else ""
         off += f"max {max(self.margins_off):.2g} nats (usual {np.median(self.margins):.2g})" if off else ""
         is_right = equal >= FLOAT32_SHARE * self.compared > 0 if must_equal else None
-        return Finding(name, f"{equal} of {self.compared}{off}", _wanted(must_equal), self.compared, is_right)
+        return Finding(
+            name=name,
+            found=f"{equal} of {self.compared}{off}",
+            wanted=_wanted(must_equal),
+            cases=self.compared,
+            is_right=is_right,
+        )
 
 
 def served_draft(draft: Path, target: Path, dtype: str, device: str) -> Eagle3Draft:
@@ -82,7 +88,13 @@ def _counts(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, name: 
     equal = sum(pair[0] for pair in pairs)
     compared = sum(pair[1] for pair in pairs)
     is_right = equal >= FLOAT32_SHARE * compared > 0 if must_equal else None
-    return Finding(f"{name}: accepted counts", f"{equal} of {compared}", _wanted(must_equal), compared, is_right)
+    return Finding(
+        name=f"{name}: accepted counts",
+        found=f"{equal} of {compared}",
+        wanted=_wanted(must_equal),
+        cases=compared,
+        is_right=is_right,
+    )
 
 
 def _compare(draft: Eagle3Draft, trace: DraftTrace, steps: int, nodes: Nodes) -> None:

@@ -14,7 +14,7 @@ from .checks import Finding
 from .learning import Learned
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Report:
     """Everything measured so far; a stage that did not run is absent from the JSON, not zero."""
 

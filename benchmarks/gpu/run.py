@@ -38,7 +38,7 @@ STAGES = ("checks", "learning", "sampling")
 SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Everything the stages work with."""
 
@@ -58,7 +58,7 @@ def main() -> int:
     console = Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
-    report = Report(settings | {"dtype": dtype, "sglang": options.sglang, "seed": SEED})
+    report = Report(settings=settings | {"dtype": dtype, "sglang": options.sglang, "seed": SEED})
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with timed("models and server", report):
@@ -125,7 +125,12 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     local = LocalDeployment.on_free_ports(options.out)
     running = 8 if options.tiny else 64
     serving = Serving(
-        options.device, dtype, running, options.attention_backend, options.sampling_backend, tuple(options.sglang)
+        device=options.device,
+        dtype=dtype,
+        max_running=running,
+        attention_backend=options.attention_backend,
+        sampling_backend=options.sampling_backend,
+        extra=tuple(options.sglang),
     )
     stack.enter_context(redis_service(local.folder / f"redis-{local.redis_port}", local.redis_port))
     with progress_bar("starting SGLang", console) as bar:
@@ -137,7 +142,16 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
-    return Bench(options, serving, server, target, draft, prompts, dtype, report)
+    return Bench(
+        options=options,
+        serving=serving,
+        server=server,
+        target=target,
+        draft=draft,
+        prompts=prompts,
+        dtype=dtype,
+        report=report,
+    )
 
 
 def checks(bench: Bench) -> None:

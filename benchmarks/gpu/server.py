@@ -34,7 +34,7 @@ REPORTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """How the server is started."""
 

@@ -17,7 +17,7 @@ Decision = Callable[[BoardState, float], list[BoardEvent]]
 
 def register_events(at: float, version: DraftVersion, by: str, why: Why) -> list[BoardEvent]:
     """The candidate event of a new version."""
-    return [BoardEvent(version.number, VersionState.CANDIDATE, by=by, why=why, at=at, version=version)]
+    return [BoardEvent(number=version.number, state=VersionState.CANDIDATE, by=by, why=why, at=at, version=version)]
 
 
 def move_events(
@@ -33,7 +33,7 @@ def move_events(
 ) -> list[BoardEvent]:
     """The event that brings version `number` into `state`, if it is in the state `was`."""
     _expect_state(board, number, was)
-    return [BoardEvent(number, state, by, why, at, replica=replica)]
+    return [BoardEvent(number=number, state=state, by=by, why=why, at=at, replica=replica)]
 
 
 def rollback_events(
@@ -52,7 +52,7 @@ def rollback_events(
     """
     _expect_state(board, number, was)
     if to is None and board.canary is not None and number in {None, board.canary}:
-        return [BoardEvent(board.canary, VersionState.ROLLED_BACK, by, why, at)]
+        return [BoardEvent(number=board.canary, state=VersionState.ROLLED_BACK, by=by, why=why, at=at)]
     if number is not None and board.live != number:
         in_use = f"live {board.live} and canary {board.canary}"
         raise BoardConflict(f"rollback of version {number}: got {in_use}, expected {number} to be one of them")
@@ -62,8 +62,8 @@ def rollback_events(
         raise BoardConflict(f"rollback of live version {board.live}: got none before it, expected one to go back to")
     events = []
     for ended, back in pairwise([board.live, *_back_to(board, board.previous if to is None else to)]):
-        events.append(BoardEvent(ended, VersionState.ROLLED_BACK, by, why, at))
-        events.append(BoardEvent(back, VersionState.LIVE, by, why, at))
+        events.append(BoardEvent(number=ended, state=VersionState.ROLLED_BACK, by=by, why=why, at=at))
+        events.append(BoardEvent(number=back, state=VersionState.LIVE, by=by, why=why, at=at))
     return events
 
 

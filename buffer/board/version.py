@@ -60,7 +60,7 @@ NOT_OURS = "paceline writes no such event: if something else did, take it off wi
 OTHER_LABELS = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedOn:
     """The requests that a verdict was judged on, beside the newest traffic at that time.
 
@@ -82,7 +82,7 @@ class JudgedOn:
         return sum(self.labels.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftVersion:
     """What a draft is, fixed at publication; what became of it is in the board's events."""
 
@@ -101,7 +101,7 @@ class DraftVersion:
     trained_targets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoardEvent:
     """One change of state. Only the candidate event carries `version`; the board assigns `event_id`."""
 
@@ -115,7 +115,7 @@ class BoardEvent:
     replica: str = ""  # where a canary drafts; empty in every other state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRow:
     """One version with its state and the reason of its last change."""
 
@@ -126,7 +126,7 @@ class BoardRow:
     replica: str = ""  # where a canary drafts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoardState:
     """The fold: rows by number, which is live, which one a rollback would return to, and which is canary."""
 
@@ -163,7 +163,7 @@ def fold(events: Iterable[BoardEvent]) -> BoardState:
     return board.state()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BoardFold:
     """An incremental fold: long-lived servers, which read the board at every swap, apply only new events.
 
@@ -201,7 +201,9 @@ class BoardFold:
         self._end_live_or_canary(event)
         if event.state is VersionState.CANARY:
             self.canary = event.number
-        self.rows[event.number] = BoardRow(version, event.state, event.why, event.at, event.replica)
+        self.rows[event.number] = BoardRow(
+            version=version, state=event.state, why=event.why, changed_at=event.at, replica=event.replica
+        )
         self.last_event_id = event.event_id or self.last_event_id
 
     def state(self) -> BoardState:
@@ -209,7 +211,14 @@ class BoardFold:
         earlier = tuple(n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
         rows = MappingProxyType(dict(self.rows))
         previous = earlier[0] if earlier else None
-        return BoardState(rows, self.live, previous, self.last_event_id, self.canary, earlier)
+        return BoardState(
+            rows=rows,
+            live=self.live,
+            previous=previous,
+            last_event_id=self.last_event_id,
+            canary=self.canary,
+            earlier=earlier,
+        )
 
     def _go_live(self, event: BoardEvent) -> None:
         number = event.number

@@ -36,6 +36,8 @@ class BoardCollector(Collector):
         """A board that cannot be read says so, and keeps no other from being read."""
         try:
             board = self._open_board(name)
-            return [*board_samples(Snapshot(name, board.now(), board.read(), board.members()))]
+            return [
+                *board_samples(Snapshot(speculator=name, at=board.now(), state=board.read(), members=board.members()))
+            ]
         except (DecodeError, BoardConflict, ConfigError):
             return [Sample("paceline_speculator_readable", {"speculator": name}, 0.0)]

@@ -15,7 +15,7 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One metric. Absent means unknown; no metric is 0 because nobody told."""
 
@@ -39,15 +39,15 @@ _STEP = (*_MEMBER, "batch", "steps")
 
 
 def _gauge(name: str, labels: tuple[str, ...], meaning: str) -> Family:
-    return Family(f"paceline_{name}", Kind.GAUGE, meaning, labels)
+    return Family(name=f"paceline_{name}", kind=Kind.GAUGE, meaning=meaning, labels=labels)
 
 
 def _counter(name: str, labels: tuple[str, ...], meaning: str) -> Family:
-    return Family(f"paceline_{name}_total", Kind.COUNTER, meaning, labels)
+    return Family(name=f"paceline_{name}_total", kind=Kind.COUNTER, meaning=meaning, labels=labels)
 
 
 def _histogram(name: str, labels: tuple[str, ...], edges: tuple[float, ...], meaning: str) -> Family:
-    return Family(f"paceline_{name}", Kind.HISTOGRAM, meaning, labels, edges)
+    return Family(name=f"paceline_{name}", kind=Kind.HISTOGRAM, meaning=meaning, labels=labels, edges=edges)
 
 
 _BOARD = (

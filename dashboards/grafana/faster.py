@@ -11,45 +11,47 @@ FASTER = Page(
     meaning="Drafting against plain decoding at the same batch sizes.",
     panels=(
         Answer(
-            "Times plain decoding",
-            "paceline:speed_over_plain{S}",
-            "Tokens of speculative steps over what plain steps of the same batch sizes commit in the same time.",
-            _UNKNOWN,
+            title="Times plain decoding",
+            expression="paceline:speed_over_plain{S}",
+            meaning="Tokens of speculative steps over what plain steps of the same batch sizes commit"
+            " in the same time.",
+            unknown=_UNKNOWN,
             steps={0.0: WRONG, 1.0: WELL},
             width=8,
         ),
         Answer(
-            "Tokens per second",
-            "paceline:committed_tokens:rate1m{S}",
-            "Of all replicas together.",
-            "unknown: no replica tells",
+            title="Tokens per second",
+            expression="paceline:committed_tokens:rate1m{S}",
+            meaning="Of all replicas together.",
+            unknown="unknown: no replica tells",
             width=8,
         ),
         Answer(
-            "Accept length",
-            "paceline:accept_length:rate5m{S}",
-            "Tokens per verify round of captured requests, the target's own one included; of the last 5 minutes.",
-            "unknown: no verify round of a captured request",
+            title="Accept length",
+            expression="paceline:accept_length:rate5m{S}",
+            meaning="Tokens per verify round of captured requests, the target's own one included;"
+            " of the last 5 minutes.",
+            unknown="unknown: no verify round of a captured request",
             width=8,
         ),
         Graph(
-            "Times plain decoding",
-            "Under 1, drafting costs more than it brings.",
-            {"{{speculator}}": "paceline:speed_over_plain{S}"},
+            title="Times plain decoding",
+            meaning="Under 1, drafting costs more than it brings.",
+            lines={"{{speculator}}": "paceline:speed_over_plain{S}"},
         ),
         Graph(
-            "Tokens per second, drafting and plain, by batch",
-            "Plain: the last ten minutes, else all since the start. Batch is the largest size of the bucket.",
-            {
+            title="Tokens per second, drafting and plain, by batch",
+            meaning="Plain: the last ten minutes, else all since the start. Batch is the largest size of the bucket.",
+            lines={
                 "drafting, batch {{batch}}": "paceline:drafted_tokens:rate10m{S}"
                 " / (paceline:drafted_seconds:rate10m{S} > 0)",
                 "plain, batch {{batch}}": "paceline:plain_tokens_per_second{S}",
             },
         ),
         Graph(
-            "Step time by batch and drafted tokens",
-            "Mean time from one decode step to the next; 0 steps is plain decoding.",
-            {
+            title="Step time by batch and drafted tokens",
+            meaning="Mean time from one decode step to the next; 0 steps is plain decoding.",
+            lines={
                 "batch {{batch}}, {{steps}} steps": "sum by (batch, steps)"
                 " (rate(paceline_decode_step_seconds_sum{S}[5m]))"
                 " / (sum by (batch, steps) (rate(paceline_decode_step_seconds_count{S}[5m])) > 0)"
@@ -57,23 +59,23 @@ FASTER = Page(
             unit="s",
         ),
         Graph(
-            "Decode steps by drafted tokens",
-            "What pacing chose, where the server paces; steps per second.",
-            {"{{steps}} steps": "sum by (steps) (rate(paceline_decode_step_seconds_count{S}[5m]))"},
+            title="Decode steps by drafted tokens",
+            meaning="What pacing chose, where the server paces; steps per second.",
+            lines={"{{steps}} steps": "sum by (steps) (rate(paceline_decode_step_seconds_count{S}[5m]))"},
         ),
         Graph(
-            "What the scheduler does",
-            "Share of its time by phase, mean over replicas.",
-            {
+            title="What the scheduler does",
+            meaning="Share of its time by phase, mean over replicas.",
+            lines={
                 "{{phase}}": "sum by (phase) (rate(paceline_scheduler_seconds_total{S}[5m]))"
                 " / on () group_left () sum(rate(paceline_scheduler_seconds_total{S}[5m]))"
             },
             unit="percentunit",
         ),
         Graph(
-            "Latency, as SGLang measures it",
-            "SGLang's own metrics: start it with --enable-metrics.",
-            {
+            title="Latency, as SGLang measures it",
+            meaning="SGLang's own metrics: start it with --enable-metrics.",
+            lines={
                 "time to first token, p95": "histogram_quantile(0.95, sum by (le)"
                 " (rate(sglang:time_to_first_token_seconds_bucket[5m])))",
                 "whole request, p95": "histogram_quantile(0.95, sum by (le)"

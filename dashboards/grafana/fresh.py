@@ -8,62 +8,67 @@ FRESH = Page(
     question="Is it fresh?",
     meaning="The draft that serves against the traffic that it serves.",
     panels=(
-        Answer("Live draft", "paceline_live_draft{S}", "On the board.", "none is live: the first draft serves"),
         Answer(
-            "Live for",
-            "paceline_board_timestamp_seconds{S} - on (speculator) group_right () (max by (speculator)"
+            title="Live draft",
+            expression="paceline_live_draft{S}",
+            meaning="On the board.",
+            unknown="none is live: the first draft serves",
+        ),
+        Answer(
+            title="Live for",
+            expression="paceline_board_timestamp_seconds{S} - on (speculator) group_right () (max by (speculator)"
             " (paceline_draft_changed_timestamp_seconds{S} * on (speculator, draft) group_left ()"
             ' max by (speculator, draft) (paceline_draft_info{S,state="live"})))',
-            "Since the live draft went live.",
-            "none is live",
+            meaning="Since the live draft went live.",
+            unknown="none is live",
             unit="s",
         ),
         Answer(
-            "Served over predicted",
-            "paceline:live_accept_length:rate5m{S} / paceline:live_predicted_accept_length{S}",
-            "Accept length that the live draft serves, over what replay predicted when it was published.",
-            "unknown: nothing served, or nothing predicted",
+            title="Served over predicted",
+            expression="paceline:live_accept_length:rate5m{S} / paceline:live_predicted_accept_length{S}",
+            meaning="Accept length that the live draft serves, over what replay predicted when it was published.",
+            unknown="unknown: nothing served, or nothing predicted",
             steps={0.0: WRONG, 0.85: "yellow", 0.95: "green"},
         ),
         Answer(
-            "Oldest unread trace",
-            "paceline:buffer_oldest_pending_seconds{S}",
-            "For how long the oldest trace that nobody has learnt has waited.",
-            "none waits, or no learner tells",
+            title="Oldest unread trace",
+            expression="paceline:buffer_oldest_pending_seconds{S}",
+            meaning="For how long the oldest trace that nobody has learnt has waited.",
+            unknown="none waits, or no learner tells",
             unit="s",
             steps={0.0: "text", 900.0: WRONG},
         ),
         Graph(
-            "Accept length by draft",
-            "As served, of the last 5 minutes. What was predicted stands beside.",
-            {"draft {{draft}}": "paceline:draft_accept_length:rate5m{S}"},
+            title="Accept length by draft",
+            meaning="As served, of the last 5 minutes. What was predicted stands beside.",
+            lines={"draft {{draft}}": "paceline:draft_accept_length:rate5m{S}"},
         ),
         Graph(
-            "Predicted and served",
-            "Of the draft that was live at the time.",
-            {
+            title="Predicted and served",
+            meaning="Of the draft that was live at the time.",
+            lines={
                 "served": "paceline:live_accept_length:rate5m{S}",
                 "predicted": "paceline:live_predicted_accept_length{S}",
             },
         ),
         Graph(
-            "Traffic by label",
-            "Share of the verify rounds. `other` jumps when a label gives way to a newer one.",
-            {
+            title="Traffic by label",
+            meaning="Share of the verify rounds. `other` jumps when a label gives way to a newer one.",
+            lines={
                 "{{label}}": "sum by (label) (rate(paceline_label_verify_rounds_total{S}[5m]))"
                 " / on () group_left () sum(rate(paceline_label_verify_rounds_total{S}[5m]))"
             },
             unit="percentunit",
         ),
         Graph(
-            "Accept length by label",
-            "A fall in all labels is the draft; a fall of the pooled figure alone is the traffic.",
-            {"{{label}}": "paceline:label_accept_length:rate5m{S}"},
+            title="Accept length by label",
+            meaning="A fall in all labels is the draft; a fall of the pooled figure alone is the traffic.",
+            lines={"{{label}}": "paceline:label_accept_length:rate5m{S}"},
         ),
         Graph(
-            "Acceptance by position",
-            "How often the draft at a position is accepted when all before it were.",
-            {"position {{position}}": "paceline:position_acceptance:rate5m{S}"},
+            title="Acceptance by position",
+            meaning="How often the draft at a position is accepted when all before it were.",
+            lines={"position {{position}}": "paceline:position_acceptance:rate5m{S}"},
             unit="percentunit",
         ),
         Rows(

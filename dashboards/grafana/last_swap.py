@@ -14,62 +14,64 @@ LAST_SWAP = Page(
     meaning="Lines across the graphs are changes of the live draft.",
     panels=(
         Answer(
-            "Accept length gained",
-            'avg by (speculator) (paceline_last_swap_accept_length{S,side="after"}'
+            title="Accept length gained",
+            expression='avg by (speculator) (paceline_last_swap_accept_length{S,side="after"}'
             ' - ignoring (side) paceline_last_swap_accept_length{S,side="before"})',
-            "What was served after the newest swap less what was served before it, mean over replicas.",
-            "unknown: no swap, or nothing served on one side",
+            meaning="What was served after the newest swap less what was served before it, mean over replicas.",
+            unknown="unknown: no swap, or nothing served on one side",
             steps={-100.0: WRONG, 0.0: WELL},
         ),
         Answer(
-            "Longest commit",
-            'max by (speculator) (paceline_last_swap_seconds{S,part="commit"})',
-            "For so long no decode step ran.",
-            "unknown: no swap since the servers started",
+            title="Longest commit",
+            expression='max by (speculator) (paceline_last_swap_seconds{S,part="commit"})',
+            meaning="For so long no decode step ran.",
+            unknown="unknown: no swap since the servers started",
             unit="s",
         ),
         Answer(
-            "Adopted after",
-            f"max by (speculator) (paceline_last_swap_timestamp_seconds{{S}}) - on (speculator) ({_LIVE_SINCE})",
-            "From the board's event to the last replica's swap; negative while none has followed it.",
-            "unknown: no swap since the servers started",
+            title="Adopted after",
+            expression="max by (speculator) (paceline_last_swap_timestamp_seconds{S})"
+            f" - on (speculator) ({_LIVE_SINCE})",
+            meaning="From the board's event to the last replica's swap; negative while none has followed it.",
+            unknown="unknown: no swap since the servers started",
             unit="s",
         ),
         Answer(
-            "Replicas that do not follow",
-            "count by (speculator) (paceline_member_draft{S} != on (speculator) group_left () paceline_live_draft{S})"
+            title="Replicas that do not follow",
+            expression="count by (speculator) (paceline_member_draft{S}"
+            " != on (speculator) group_left () paceline_live_draft{S})"
             " or on (speculator) (max by (speculator) (paceline_member_draft{S})"
             " and on (speculator) paceline_live_draft{S}) * 0",
-            "They draft with another version than the live one; a canary is one of them.",
-            "unknown: no replica tells",
+            meaning="They draft with another version than the live one; a canary is one of them.",
+            unknown="unknown: no replica tells",
             steps={0.0: WELL, 1.0: WRONG},
         ),
         Graph(
-            "Accept length",
-            "Pooled, of the last 5 minutes.",
-            {"{{speculator}}": "paceline:accept_length:rate5m{S}"},
+            title="Accept length",
+            meaning="Pooled, of the last 5 minutes.",
+            lines={"{{speculator}}": "paceline:accept_length:rate5m{S}"},
         ),
         Graph(
-            "Draft of each replica",
-            "The live one of the board beside what every replica drafts with.",
-            {
+            title="Draft of each replica",
+            meaning="The live one of the board beside what every replica drafts with.",
+            lines={
                 "live": "paceline_live_draft{S}",
                 "{{member}}": "paceline_member_draft{S}",
             },
         ),
         Graph(
-            "Longest decode steps",
-            "A swap that made requests wait shows as a step that took longer.",
-            {
+            title="Longest decode steps",
+            meaning="A swap that made requests wait shows as a step that took longer.",
+            lines={
                 "p99": "histogram_quantile(0.99, sum by (le) (rate(paceline_decode_step_seconds_bucket{S}[1m])))",
                 "p50": "histogram_quantile(0.5, sum by (le) (rate(paceline_decode_step_seconds_bucket{S}[1m])))",
             },
             unit="s",
         ),
         Graph(
-            "Swaps",
-            "Done and refused since the replicas started.",
-            {"{{result}}": "sum by (result) (paceline_swaps_total{S})"},
+            title="Swaps",
+            meaning="Done and refused since the replicas started.",
+            lines={"{{result}}": "sum by (result) (paceline_swaps_total{S})"},
         ),
         Rows(
             "Newest versions",

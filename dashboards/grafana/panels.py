@@ -31,7 +31,7 @@ def of(expression: str) -> str:
     return expression.replace("{S}", f"{{{_CHOSEN}}}").replace("{S,", f"{{{_CHOSEN},")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One large figure that answers the question; `unknown` is shown in its place where nobody tells.
 
@@ -69,7 +69,7 @@ class Answer:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """Lines over time; `lines` maps a line's name, in which {{label}} stands for a label, to its expression."""
 
@@ -126,7 +126,7 @@ class Mark:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """One dashboard: it asks for speculators, and links to the other ones."""
 

@@ -45,7 +45,7 @@ async def events(
         name = speculator or next(iter(names), "")
         named = {"speculator": name, "speculators": names}
         why = await readings.why_unknown(name)
-        view = View(0, began, None, why, began) if why else await readings.current(name)
+        view = View(number=0, at=began, look=None, trouble=why, since=began) if why else await readings.current(name)
         if view.look is None:
             has = 0  # what the tab shows is grey now, so it needs every panel again
             yield _event("trouble", {**named, "message": view.trouble, "since": view.since}, "")

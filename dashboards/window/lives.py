@@ -7,7 +7,7 @@ from ...buffer.board.reason import Why
 from ...buffer.board.version import BoardEvent, BoardFold, VersionState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
     """One draft in one state. `to` is None while it lasts; times are unix seconds."""
 
@@ -34,7 +34,7 @@ class Lives:
             for number, row in before.items():
                 now = self._fold.rows[number]
                 if now is not row:
-                    self._enter(number, Stay(now.state, event.at, None, event.by, now.why))
+                    self._enter(number, Stay(state=now.state, since=event.at, to=None, by=event.by, why=now.why))
 
     def live_at(self, at: float) -> int | None:
         """Which draft was live at unix second `at`."""

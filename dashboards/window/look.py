@@ -20,7 +20,7 @@ class Look:
     lives: Lives
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BoardReader:
     """Reads one board again and again; for one thread at a time."""
 
@@ -40,7 +40,9 @@ class BoardReader:
         state = self.board.read()
         self._read_events(state.last_event_id)
         self._histories = {member: self._history(member, now) for member in members}
-        seen = Snapshot(self.speculator, now, state, members, dict(self._histories))
+        seen = Snapshot(
+            speculator=self.speculator, at=now, state=state, members=members, histories=dict(self._histories)
+        )
         return Look(seen, tuple(self._events), self._lives)
 
     def _read_events(self, newest: str) -> None:

@@ -20,7 +20,7 @@ MAX_LOGS = 64
 EVERY_S: Mapping[str, float] = {"accept": 5.0, "why": 15.0}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PanelLog:
     """The newest JSON of each panel, and the number of the view in which it last changed."""
 

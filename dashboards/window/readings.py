@@ -15,7 +15,7 @@ READ_EVERY_S = 1.0
 NAMES_EVERY_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What one reading of a board found. Without a look, `trouble` says why, and since when there has been none."""
 
@@ -26,7 +26,7 @@ class View:
     since: float = 0.0  # unix seconds of the last good reading, or of the first try
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Board:
     speculator: str
     reader: BoardReader | None = None
@@ -35,7 +35,7 @@ class _Board:
     is_stale: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Readings:
     """Shared by all tabs; for one event loop. Reading blocks a thread of its own, never the loop."""
 
@@ -69,7 +69,7 @@ class Readings:
 
     async def current(self, speculator: str) -> View:
         """The newest view, younger than READ_EVERY_S. Never raises: a board that cannot be read is a view too."""
-        board = self._boards.setdefault(speculator, _Board(speculator))
+        board = self._boards.setdefault(speculator, _Board(speculator=speculator))
         async with board.lock:
             if board.view is None or board.is_stale or self.clock() - board.view.at >= READ_EVERY_S:
                 board.is_stale = False
@@ -91,8 +91,8 @@ class Readings:
         number = 1 if before is None else before.number + 1
         try:
             if board.reader is None:
-                board.reader = BoardReader(board.speculator, self.open_board(board.speculator))
-            return View(number, now, board.reader.look())
+                board.reader = BoardReader(speculator=board.speculator, board=self.open_board(board.speculator))
+            return View(number=number, at=now, look=board.reader.look())
         except (BufferUnavailable, DecodeError, BoardConflict) as fault:
             since = now if before is None else before.at if before.look else before.since
-            return View(number, now, None, str(fault), since)
+            return View(number=number, at=now, look=None, trouble=str(fault), since=since)

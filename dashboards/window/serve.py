@@ -54,7 +54,7 @@ def serve_window(
     allowed_hosts: Collection[str],
 ) -> None:
     """Serve at the socket; blocks until Ctrl-C or SIGTERM. The callables are called in threads."""
-    readings = Readings(list_names, open_board)
+    readings = Readings(list_names=list_names, open_board=open_board)
     app = make_app(readings, acts, allowed_hosts=allowed_hosts)
     with suppress(KeyboardInterrupt):  # raised once all is ended
         PageServer(app, readings).run(sockets=[listening])

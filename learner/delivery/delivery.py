@@ -50,13 +50,15 @@ def judge_candidate(
     score most requests of the claim: the canary decides alone, since the others may be of another kind.
     """
     if line_judge is None or number is None:
-        return Promotion(Verdict.WAIT, _why_waiting(board_state))
+        return Promotion(verdict=Verdict.WAIT, reason=_why_waiting(board_state))
     traces = state.judging_traces(claimed)
     unscorable = unscored(traces)
     reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(unscorable.items()))
     requests = len({trace.request_id for trace in traces})
     if 2 * unscorable.total() > requests:
-        return Promotion(Verdict.UNJUDGED, because(ReasonCode.UNJUDGED, requests=requests, left_out=reasons))
+        return Promotion(
+            verdict=Verdict.UNJUDGED, reason=because(ReasonCode.UNJUDGED, requests=requests, left_out=reasons)
+        )
     promotion = _judged(state, claimed, line_judge, number, now_s)
     left_out = promotion.reason.but(left_out=reasons or None, late=len(line_judge.late) or None)
     return replace(promotion, reason=left_out)

@@ -35,7 +35,7 @@ class Point(NamedTuple):
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything that MLflow records about one version."""
 
@@ -135,7 +135,13 @@ def record_from_board(version: DraftVersion, born_at: float) -> RunRecord:
     # Every learner publishes the initial draft with the same code; what made an operator's is unknown.
     code = {"code_version": code_version()} if version.parent is None else {}
     tags = {SHA256_TAG: version.sha256}
-    return RunRecord(version.number, born_at, _params(version) | code, tags, _gate_metrics(version))
+    return RunRecord(
+        number=version.number,
+        born_at=born_at,
+        params=_params(version) | code,
+        tags=tags,
+        metrics=_gate_metrics(version),
+    )
 
 
 def _params(version: DraftVersion) -> dict[str, str]:

@@ -125,9 +125,9 @@ class _BatchLabels:
         trace_N, _, steps_N = mask_BQS.nonzero(as_tuple=True)
         position_N = batch.predicted(mask_BQS.shape[-1])[mask_BQS]
         return Labels(
-            self.committed_BT[trace_N, position_N],
-            self.ids_BTK[trace_N, position_N],
-            self.probs_BTK[trace_N, position_N],
-            batch.rejection_B[trace_N],
-            steps_N,
+            committed_N=self.committed_BT[trace_N, position_N],
+            ids_NK=self.ids_BTK[trace_N, position_N],
+            probs_NK=self.probs_BTK[trace_N, position_N],
+            rejection_N=batch.rejection_B[trace_N],
+            steps_N=steps_N,
         )

@@ -14,7 +14,7 @@ from .names import Weighting
 _NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Positions:
     """N scored positions: the draft's logits, and the target's labels. Ids are draft ids."""
 
@@ -31,7 +31,7 @@ class Positions:
         return self.logits_NV, self.ids_NK, self.probs_NK
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Labels:
     """What the target says at N positions; the fields are those of Positions, without the draft's logits."""
 
@@ -44,16 +44,16 @@ class Labels:
     def beside(self, logits_NV: Tensor, chunk: slice = slice(None)) -> Positions:
         """The positions of `chunk`, whose logits these are."""
         return Positions(
-            logits_NV,
-            self.committed_N[chunk],
-            self.ids_NK[chunk],
-            self.probs_NK[chunk],
-            self.rejection_N[chunk],
-            self.steps_N[chunk],
+            logits_NV=logits_NV,
+            committed_N=self.committed_N[chunk],
+            ids_NK=self.ids_NK[chunk],
+            probs_NK=self.probs_NK[chunk],
+            rejection_N=self.rejection_N[chunk],
+            steps_N=self.steps_N[chunk],
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Chains:
     """The same N positions on their grid; they are what `scored_BQS` marks in row-major order."""
 
@@ -106,10 +106,10 @@ def chains_of(
     log_accepts_BQS = onto_grid(log_accepts_N, scored_BQS, _NEVER)
     weights_BQS = position_weights(log_accepts_BQS, weighting)
     return Chains(
-        at,
-        scored_BQS,
-        onto_grid(losses_N, scored_BQS, 0.0),
-        log_accepts_BQS,
-        weights_BQS if row_weights_BQ is None else weights_BQS * row_weights_BQ[..., None],
-        rounds,
+        at=at,
+        scored_BQS=scored_BQS,
+        losses_BQS=onto_grid(losses_N, scored_BQS, 0.0),
+        log_accepts_BQS=log_accepts_BQS,
+        weights_BQS=weights_BQS if row_weights_BQ is None else weights_BQS * row_weights_BQ[..., None],
+        rounds=rounds,
     )

@@ -19,7 +19,7 @@ VAIN_TRIALS = 8
 LEAST_SHARE = 1 / 6
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Trials:
     """What the steps of one bucket took, and those of them that were trials. For one draft."""
 

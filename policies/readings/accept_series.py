@@ -28,7 +28,7 @@ class AcceptStretch:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Of the accept length, over the requests that ended; None where they are too few."""
-        return RatioSums(*self.sums[2:]).interval
+        return RatioSums.of_row(self.sums[2:]).interval
 
 
 def length_of(sums: CellSums) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One figure that people see under `name`, in commands, in MLflow and in the documentation alike."""
 
@@ -17,7 +17,7 @@ class Definition:
     max_age_s: float  # older, it is unknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One figure with what it rests on; `value` is None where it is unknown, and `why_unknown` says why.
 

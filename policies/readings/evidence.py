@@ -34,9 +34,9 @@ def reading(
     """
     absent = why_absent(window, part, DEFINITIONS[name].max_age_s)
     if absent or value is None:
-        return Reading(name, None, at=window.at(part), why_unknown=absent or why)
+        return Reading(name=name, value=None, at=window.at(part), why_unknown=absent or why)
     low, high = (None, None) if error is None else (max(value - error, floor), value + error)
-    return Reading(name, value, round(count), window.at(part), low, high)
+    return Reading(name=name, value=value, count=round(count), at=window.at(part), low=low, high=high)
 
 
 def ratio(amount: float, by: float) -> float | None:

@@ -1,6 +1,7 @@
 """RatioSums: accept length of many requests and its interval, from sums that can be added and subtracted."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -10,7 +11,7 @@ Z_95 = 1.959964
 MIN_REQUESTS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatioSums:
     """Sums over stretches, one stretch being the rounds of one request with one draft; r rounds, a accepted drafts.
 
@@ -27,13 +28,18 @@ class RatioSums:
     @classmethod
     def of(cls, rounds: int, accepted: int) -> "RatioSums":
         """Of one stretch."""
-        return cls(1, rounds, accepted, rounds * rounds, rounds * accepted, accepted * accepted)
+        return cls.of_row((1, rounds, accepted, rounds * rounds, rounds * accepted, accepted * accepted))
+
+    @classmethod
+    def of_row(cls, row: Iterable[int]) -> "RatioSums":
+        """From its six sums, in the order of the fields, as counters hold them."""
+        return cls(**dict(zip(_NAMES, row, strict=True)))
 
     def __add__(self, other: "RatioSums") -> "RatioSums":
-        return RatioSums(*(a + b for a, b in zip(_SUMS(self), _SUMS(other), strict=True)))
+        return RatioSums.of_row(a + b for a, b in zip(_SUMS(self), _SUMS(other), strict=True))
 
     def __sub__(self, other: "RatioSums") -> "RatioSums":
-        return RatioSums(*(a - b for a, b in zip(_SUMS(self), _SUMS(other), strict=True)))
+        return RatioSums.of_row(a - b for a, b in zip(_SUMS(self), _SUMS(other), strict=True))
 
     @property
     def accept_length(self) -> float | None:
@@ -70,4 +76,5 @@ def ratio_standard_error(
 
 
 #: All sums of one, in their order; dataclasses.astuple copies as it goes, and pages add thousands of these a second.
-_SUMS = attrgetter(*(field.name for field in fields(RatioSums)))
+_NAMES = tuple(field.name for field in fields(RatioSums))
+_SUMS = attrgetter(*_NAMES)

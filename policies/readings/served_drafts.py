@@ -32,7 +32,15 @@ class ServedDraft:
         length = self.sums.accept_length
         (low, high) = self.sums.interval or (None, None)
         why = "" if length is not None else "no request that it drafted for has ended"
-        return Reading("accept_length", length, self.sums.requests, self.at, low, high, why)
+        return Reading(
+            name="accept_length",
+            value=length,
+            count=self.sums.requests,
+            at=self.at,
+            low=low,
+            high=high,
+            why_unknown=why,
+        )
 
     @property
     def by_position(self) -> list[float | None]:
@@ -67,7 +75,9 @@ def _of_entry(entry: Counters) -> dict[int, ServedDraft]:
         return {}
     found: dict[int, ServedDraft] = {}
     for cell in entry.served.cells:
-        found[cell.draft] = found.get(cell.draft, ServedDraft()) + ServedDraft(RatioSums(*cell.ended), at=entry.at)
+        found[cell.draft] = found.get(cell.draft, ServedDraft()) + ServedDraft(
+            RatioSums.of_row(cell.ended), at=entry.at
+        )
     for position in entry.served.positions:
         counts = tuple(position.tried), tuple(position.stood)
         found[position.draft] = found.get(position.draft, ServedDraft()) + ServedDraft(RatioSums(), *counts, entry.at)

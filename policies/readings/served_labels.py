@@ -24,5 +24,5 @@ def _of_entry(entry: Counters, draft: int) -> dict[str, RatioSums]:
     found: dict[str, RatioSums] = {}
     for cell in entry.served.cells if entry.served else ():
         if cell.draft == draft:
-            found[cell.label] = found.get(cell.label, RatioSums()) + RatioSums(*cell.ended)
+            found[cell.label] = found.get(cell.label, RatioSums()) + RatioSums.of_row(cell.ended)
     return found

@@ -53,7 +53,7 @@ def _accept_length(window: Window, is_wanted: Callable[[CellKey], bool]) -> Read
     rows = [row for key, row in cells.items() if is_wanted(key)]
     accepted = sum(row.accepted for row in rows)
     of_rounds = sum(row.rounds for row in rows)
-    ended = sum((RatioSums(*row[2:]) for row in rows), RatioSums())
+    ended = sum((RatioSums.of_row(row[2:]) for row in rows), RatioSums())
     error = ended.standard_error
     length = ratio(accepted, of_rounds)
     return reading(

@@ -76,9 +76,19 @@ def speed_over_plain(window: Window, computed: int | None = None) -> Reading:
         why = f"the newest plain step is {window.until_s - at:.0f} s old; {HOW_TO_MEASURE}"
     if why or value is None or at is None:
         count, low, high = (0, None, None) if absent else _bounds(speeds.drafted.values(), computed)
-        return Reading(NAME, None, count, at, low, high, why or "no time was spent in plain steps")
+        return Reading(
+            name=NAME,
+            value=None,
+            count=count,
+            at=at,
+            low=low,
+            high=high,
+            why_unknown=why or "no time was spent in plain steps",
+        )
     low, high = _interval(value, window.step_blocks) if is_own else (None, None)
-    return Reading(NAME, value, sum(row.steps for row in speeds.plain.values()), at, low, high)
+    return Reading(
+        name=NAME, value=value, count=sum(row.steps for row in speeds.plain.values()), at=at, low=low, high=high
+    )
 
 
 def tokens_computed(steps: int, width: int, verified: int) -> int:

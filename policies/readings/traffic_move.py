@@ -9,7 +9,7 @@ MIN_REQUESTS = 30
 MOVED_SHARE = 0.3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficMove:
     """How far the labels of requests moved, and which one moved most; `share` is None where that is unknown."""
 
@@ -36,9 +36,11 @@ def traffic_move(then: Mapping[str, int], now: Mapping[str, int]) -> TrafficMove
     """Compare two counts of requests by label; "" is of requests without one."""
     requests = sum(then.values()), sum(now.values())
     if not {label for label in (*then, *now) if label}:
-        return TrafficMove(None, "requests name no paceline_label")
+        return TrafficMove(share=None, why_unknown="requests name no paceline_label")
     if min(requests) < MIN_REQUESTS:
-        return TrafficMove(None, f"{requests[0]} requests then and {requests[1]} now, {MIN_REQUESTS} of each needed")
+        return TrafficMove(
+            share=None, why_unknown=f"{requests[0]} requests then and {requests[1]} now, {MIN_REQUESTS} of each needed"
+        )
     shares = {label: (then.get(label, 0) / requests[0], now.get(label, 0) / requests[1]) for label in {*then, *now}}
     label, (was, is_now) = max(sorted(shares.items()), key=lambda item: abs(item[1][1] - item[1][0]))
-    return TrafficMove(moved_share(then, now), "", label, was, is_now)
+    return TrafficMove(share=moved_share(then, now), why_unknown="", label=label, was=was, now=is_now)

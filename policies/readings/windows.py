@@ -24,7 +24,7 @@ class Counted:
     seconds: float  # counted over, restarts left out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """What members counted between two times; made by `windowed`."""
 
@@ -80,7 +80,16 @@ def windowed(histories: Mapping[str, Sequence[Counters]], since_s: float, until_
     plain_at = max(filter(None, map(_plain_at, until.values())), default=None)
     so_far = total(_steps_since_boot(history) for history in until.values()).get("steps", {})
     blocks = _step_blocks(until, since_s, until_s)
-    return Window(since_s, until_s, counted, buffer, learners, blocks, so_far, plain_at)
+    return Window(
+        since_s=since_s,
+        until_s=until_s,
+        counted=counted,
+        buffer=buffer,
+        learners=learners,
+        step_blocks=blocks,
+        steps_since_boot=so_far,
+        plain_at=plain_at,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ FEATURE_DTYPES = {
 MakeHead = Callable[[tuple[Commit, ...], FeatureDtype], VerifyHead | PrefillHead]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The captured requests of one batch, fixed when the forward was launched."""
 
@@ -39,7 +39,14 @@ class Chosen:
         kept = [i for i, row in enumerate(self.rows) if row in rows]
         ids = tuple(self.request_ids[i] for i in kept)
         greedy = tuple(self.is_greedy[i] for i in kept)
-        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.target_version, self.is_prefill)
+        return Chosen(
+            rows=tuple(rows),
+            request_ids=ids,
+            is_greedy=greedy,
+            draft_version=self.draft_version,
+            target_version=self.target_version,
+            is_prefill=self.is_prefill,
+        )
 
 
 def row_index(rows: Sequence[int], device: torch.device | str) -> torch.Tensor:
@@ -75,7 +82,7 @@ class UncapturedForward:
         self.on_consume(self.chosen, batch, commits)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOutput:
     """One forward: SGLang's DeviceAuxiliaryOutput, and once its tensors are on the host its HostAuxiliaryOutput.
 
@@ -105,7 +112,12 @@ class ForwardOutput:
     def _with(self, tensors: dict[str, torch.Tensor]) -> "ForwardOutput":
         """As dataclasses.replace, which takes ten times as long."""
         return ForwardOutput(
-            self.chosen, tensors, self.make_head, self.on_consume, self.on_copy_failed, self.prefix_bytes
+            chosen=self.chosen,
+            tensors=tensors,
+            make_head=self.make_head,
+            on_consume=self.on_consume,
+            on_copy_failed=self.on_copy_failed,
+            prefix_bytes=self.prefix_bytes,
         )
 
     @property

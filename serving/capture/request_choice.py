@@ -64,8 +64,15 @@ class RequestChoice:
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
         index = None if len(rows) == len(batch.reqs) else row_index(rows, batch.device)
-        versions = self._draft_version(), self._target_version()
-        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, *versions, is_prefill, index)
+        return Chosen(
+            rows=tuple(rows),
+            request_ids=tuple(req.rid for req in reqs),
+            is_greedy=greedy,
+            draft_version=self._draft_version(),
+            target_version=self._target_version(),
+            is_prefill=is_prefill,
+            row_index=index,
+        )
 
     def is_captured(self, req: Any) -> bool:
         """Whether a request of SGLang's is to be captured."""

@@ -106,12 +106,20 @@ class SglangCapture:
                 packed = pack_round(result, verify_input, batch.seq_lens, logits, features, chosen.row_index)
                 dtype = FEATURE_DTYPES[torch.float32 if features is None else features.dtype]
                 head = partial(_packed_head, chosen, verify_input.draft_token_num, dtype)
-                return ForwardOutput(chosen, {PACKED: packed}, head, self._consume, self._copy_failed)
+                return ForwardOutput(
+                    chosen=chosen,
+                    tensors={PACKED: packed},
+                    make_head=head,
+                    on_consume=self._consume,
+                    on_copy_failed=self._copy_failed,
+                )
         tensors = self._round_tensors(chosen, result, verify_input, batch, logits)
         if features is not None:
             tensors |= _committed_rows(features, result[2], chosen.row_index)
         head = partial(_verify_head, chosen, is_tree(verify_input))
-        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
+        return ForwardOutput(
+            chosen=chosen, tensors=tensors, make_head=head, on_consume=self._consume, on_copy_failed=self._copy_failed
+        )
 
     def _round_tensors(
         self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits: torch.Tensor
@@ -157,7 +165,13 @@ class SglangCapture:
         if not chosen.target_version:
             return UncapturedForward(chosen, self._consume_uncaptured)
         tensors = plain_rounds(batch, rows, hidden)
-        return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, False), self._consume, self._copy_failed)
+        return ForwardOutput(
+            chosen=chosen,
+            tensors=tensors,
+            make_head=partial(_verify_head, chosen, False),
+            on_consume=self._consume,
+            on_copy_failed=self._copy_failed,
+        )
 
     def _prefilled(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> _Launched | None:
         """None when nothing of this prefill will be kept: it reads the middle of long prompts."""
@@ -189,7 +203,14 @@ class SglangCapture:
                 prefixes=prefixes,
             )
 
-        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed, sum(map(len, prefixes)))
+        return ForwardOutput(
+            chosen=chosen,
+            tensors=tensors,
+            make_head=head,
+            on_consume=self._consume,
+            on_copy_failed=self._copy_failed,
+            prefix_bytes=sum(map(len, prefixes)),
+        )
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""

@@ -10,7 +10,7 @@ MAX_CELLS = 16
 _OTHER = OTHER_BATCHES, OTHER_STEPS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Sums:
     steps: int = 0
     seconds: float = 0.0

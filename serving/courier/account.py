@@ -21,7 +21,7 @@ BEAT_TTL_S = 10.0
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class _ReportedCounts(msgspec.Struct):
+class _ReportedCounts(msgspec.Struct, kw_only=True):
     """The part of a replica's status that says where its captured traces went."""
 
     captured: _Count = 0

@@ -14,7 +14,7 @@ from ...buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s,
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TraceWindow:
     """What a DraftTrace will hold, still growing."""
 
@@ -70,8 +70,15 @@ class TraceWindow:
     def tail(self, keep: int, forward: RequestForward, now: float) -> "TraceWindow":
         """A window that continues this one with `forward`, its newest `keep` tokens as context."""
         cut = max(len(self.tokens) - keep, 0)
-        versions = forward.draft_version, forward.target_version
-        fresh = TraceWindow(self.request_id, self.facts, *versions, self.offset + cut, False, now)
+        fresh = TraceWindow(
+            request_id=self.request_id,
+            facts=self.facts,
+            draft_version=forward.draft_version,
+            target_version=forward.target_version,
+            offset=self.offset + cut,
+            replay_exact=False,
+            touched_at=now,
+        )
         fresh.tokens = self.tokens[cut:]
         fresh.context_len = len(fresh.tokens)
         fresh.features = [self.stacked_features()[cut:]]
@@ -85,8 +92,16 @@ class TraceWindow:
 def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
     """An empty window that starts with this prefill."""
     exact = prefill.start == 0 and prefill.commit.output_index <= 0
-    versions = prefill.draft_version, prefill.target_version
-    return TraceWindow(prefill.request_id, prefill.facts, *versions, prefill.start, exact, now, prefix=prefill.prefix)
+    return TraceWindow(
+        request_id=prefill.request_id,
+        facts=prefill.facts,
+        draft_version=prefill.draft_version,
+        target_version=prefill.target_version,
+        offset=prefill.start,
+        replay_exact=exact,
+        touched_at=now,
+        prefix=prefill.prefix,
+    )
 
 
 #: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.

@@ -6,8 +6,12 @@ import pytest
 from paceline.buffer.board.audit import AuditEntry, audit_fields, audit_line, audit_trail
 from paceline.buffer.board.version import BoardEvent, VersionState
 
-CANDIDATE = BoardEvent(3, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.0, event_id="1700000000000-0")
-LIVE = BoardEvent(3, VersionState.LIVE, "operator:ann", "by hand", 1_600_000_000.0, event_id="1700000000999-0")
+CANDIDATE = BoardEvent(
+    number=3, state=VersionState.CANDIDATE, by="learner", why="trained", at=1_700_000_000.0, event_id="1700000000000-0"
+)
+LIVE = BoardEvent(
+    number=3, state=VersionState.LIVE, by="operator:ann", why="by hand", at=1_600_000_000.0, event_id="1700000000999-0"
+)
 REFUSAL = AuditEntry(
     entry_id="1700000000500-7",
     at=1_700_000_000.5,

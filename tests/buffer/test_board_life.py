@@ -80,7 +80,16 @@ class TwoBoards(RuleBasedStateMachine):
     def register(self, writer: int, number: int, by: str, why: str, score: float) -> None:
         parent = number - 1 if number else None
         made = DraftVersion(
-            number, parent, "t", "1", "eagle3", "file:///d", "ab", "greedy", ("1-1", "2-2"), {"length": score}
+            number=number,
+            parent=parent,
+            target="t",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri="file:///d",
+            sha256="ab",
+            objective="greedy",
+            trained_on=("1-1", "2-2"),
+            scores={"length": score},
         )
         self.both(writer, lambda board: board.register(made, by, why))
 

@@ -106,11 +106,15 @@ def golden_version() -> DraftVersion:
 
 def golden_event() -> BoardEvent:
     why = because(ReasonCode.NOT_PROVEN, odds=1.25, needed=10, left_out="3 by block")
-    return BoardEvent(4, VersionState.CANDIDATE, "learner", why, 1_700_000_000.25, golden_version())
+    return BoardEvent(
+        number=4, state=VersionState.CANDIDATE, by="learner", why=why, at=1_700_000_000.25, version=golden_version()
+    )
 
 
 def golden_move() -> BoardEvent:
-    return BoardEvent(4, VersionState.CANARY, "operator:é", "why", 1_700_000_001.5, replica="replica-0")
+    return BoardEvent(
+        number=4, state=VersionState.CANARY, by="operator:é", why="why", at=1_700_000_001.5, replica="replica-0"
+    )
 
 
 #: Files of golden/, which hold bytes as release 0.1 wrote them, and what is in them. A later schema adds files.
@@ -480,7 +484,7 @@ def test_a_trace_above_the_bound_is_refused_by_its_writer(make_trace, monkeypatc
 
 def test_an_event_comes_back_under_the_id_its_board_gave_it():
     assert decode_event(encode_event(golden_event()), "5-1").event_id == "5-1"
-    plain = BoardEvent(1, VersionState.LIVE, "operator:é", "why", 2.5)
+    plain = BoardEvent(number=1, state=VersionState.LIVE, by="operator:é", why="why", at=2.5)
     assert decode_event(encode_event(plain)) == plain
     assert encode_event(plain).startswith(b'{"schema":1,')
 
@@ -521,6 +525,19 @@ def test_the_reason_of_a_refusal_cannot_steer_the_terminal():
 
 
 def test_scores_from_numpy_are_written_as_plain_numbers():
-    version = DraftVersion(0, None, "t", "1", "eagle3", "", "", "", ("", ""), {"accept_length": np.float32(2.5)})
-    raw = encode_event(BoardEvent(0, VersionState.CANDIDATE, "learner", "why", 0.0, version))
+    version = DraftVersion(
+        number=0,
+        parent=None,
+        target="t",
+        target_version="1",
+        drafter="eagle3",
+        weights_uri="",
+        sha256="",
+        objective="",
+        trained_on=("", ""),
+        scores={"accept_length": np.float32(2.5)},
+    )
+    raw = encode_event(
+        BoardEvent(number=0, state=VersionState.CANDIDATE, by="learner", why="why", at=0.0, version=version)
+    )
     assert decode_event(raw).version.scores == {"accept_length": 2.5}

@@ -18,7 +18,11 @@ def board(redis_client) -> RedisVersionBoard:
 
 
 def candidate(number: int) -> bytes:
-    return encode_event(BoardEvent(number, VersionState.CANDIDATE, "other", "meanwhile", 0.0, version(number)))
+    return encode_event(
+        BoardEvent(
+            number=number, state=VersionState.CANDIDATE, by="other", why="meanwhile", at=0.0, version=version(number)
+        )
+    )
 
 
 def test_a_write_that_lost_a_race_is_decided_again(redis_client):

@@ -37,7 +37,16 @@ LEGAL = {
 
 def event(number: int, state: VersionState, at: float = 0.0) -> BoardEvent:
     described, replica = version(number) if state is CANDIDATE else None, "a" if state is CANARY else ""
-    return BoardEvent(number, state, "test", f"{number} {state}", at, described, f"{at:.0f}-0", replica)
+    return BoardEvent(
+        number=number,
+        state=state,
+        by="test",
+        why=f"{number} {state}",
+        at=at,
+        version=described,
+        event_id=f"{at:.0f}-0",
+        replica=replica,
+    )
 
 
 def life(number: int, *states: VersionState) -> list[BoardEvent]:
@@ -69,7 +78,7 @@ def test_an_unknown_number_can_only_become_a_candidate(first):
 
 def test_a_candidate_event_without_its_version_is_refused():
     with pytest.raises(BoardConflict, match="version 1 is not on the board"):
-        fold([BoardEvent(1, CANDIDATE, "test", "why", 0.0)])
+        fold([BoardEvent(number=1, state=CANDIDATE, by="test", why="why", at=0.0)])
 
 
 def test_a_new_live_version_retires_the_one_before_and_records_why():
@@ -119,9 +128,9 @@ def test_a_second_canary_one_of_no_replica_and_a_replica_for_anything_else_are_r
     with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 in use, expected none"):
         fold([*events, event(2, CANARY)])
     with pytest.raises(BoardConflict, match="version 2 as canary: got replica '', expected the one it drafts on"):
-        fold([*life(2, CANDIDATE), BoardEvent(2, CANARY, "test", "why", 0.0)])
+        fold([*life(2, CANDIDATE), BoardEvent(number=2, state=CANARY, by="test", why="why", at=0.0)])
     with pytest.raises(BoardConflict, match="version 2 as live: got replica 'a', expected none"):
-        fold([*life(2, CANDIDATE), BoardEvent(2, LIVE, "test", "why", 0.0, replica="a")])
+        fold([*life(2, CANDIDATE), BoardEvent(number=2, state=LIVE, by="test", why="why", at=0.0, replica="a")])
 
 
 def test_a_version_that_goes_live_ends_the_canary_of_another():

@@ -29,7 +29,13 @@ def fields(seen: Snapshot, since: str | None = None, draft: int | None = None) -
 
 def snapshot(now: Conditions, far: float = 1000.0) -> Snapshot:
     """Long under BASE, then a minute under `now`."""
-    return Snapshot("s", far + 60.0, BoardState({}, None, None, ""), {}, histories([(far, BASE), (60.0, now)]))
+    return Snapshot(
+        speculator="s",
+        at=far + 60.0,
+        state=BoardState(rows={}, live=None, previous=None, last_event_id=""),
+        members={},
+        histories=histories([(far, BASE), (60.0, now)]),
+    )
 
 
 def test_the_first_lines_answer_and_the_table_has_every_cause() -> None:
@@ -74,7 +80,7 @@ def test_a_draft_is_compared_with_the_one_before() -> None:
 
 
 def test_a_board_without_histories_cannot_tell() -> None:
-    seen = Snapshot("s", 100.0, BoardState({}, None, None, ""))
+    seen = Snapshot(speculator="s", at=100.0, state=BoardState(rows={}, live=None, previous=None, last_event_id=""))
     assert explained(seen, None, None).found.request_speed is None
     assert shown(seen).startswith("Why serving is faster or slower cannot be told.")
     assert "running, step time, decode share: unknown, " in shown(seen)

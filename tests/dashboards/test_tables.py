@@ -28,7 +28,18 @@ def board_state() -> BoardState:
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number, scores in enumerate(({}, {"judged_accept_length": 1.5, "predicted_accept_length": 1.75})):
         parent = number - 1 if number else None
-        version = DraftVersion(number, parent, "t", "1", "eagle3", "file:///d", "0" * 64, "committed", ("", ""), scores)
+        version = DraftVersion(
+            number=number,
+            parent=parent,
+            target="t",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri="file:///d",
+            sha256="0" * 64,
+            objective="committed",
+            trained_on=("", ""),
+            scores=scores,
+        )
         board.register(version, "learner", "made")
         board.move(number, VersionState.LIVE, "learner", "better by [0.1, 0.4]")
     return board.read()
@@ -43,12 +54,18 @@ def printed(table: RenderableType, width: int = 160) -> str:
 
 def test_lines_hold_what_the_board_and_the_traffic_report() -> None:
     assert version_lines(board_state(), {1: RatioSums.of(4, 3), 0: RatioSums()}) == [
-        VersionLine(0, VersionState.RETIRED, "replaced by version 1", "replaced by version 1", changed_at=9.0),
         VersionLine(
-            1,
-            VersionState.LIVE,
-            "better by [0.1, 0.4]",
-            "better by [0.1, 0.4]",
+            number=0,
+            state=VersionState.RETIRED,
+            reason="replaced by version 1",
+            lead="replaced by version 1",
+            changed_at=9.0,
+        ),
+        VersionLine(
+            number=1,
+            state=VersionState.LIVE,
+            reason="better by [0.1, 0.4]",
+            lead="better by [0.1, 0.4]",
             judged_accept_length=1.5,
             served_accept_length=1.75,
             rounds=4,
@@ -76,7 +93,13 @@ def test_where_a_table_is_too_wide_nothing_of_it_is_cut(columns: Sequence[str]) 
     reason = "the line is taken for better after 3 rounds; " * 3 + "the end"
     lines = [
         VersionLine(
-            7, VersionState.LIVE, reason, reason.partition(";")[0], served_accept_length=1.75, requests=4, rounds=90
+            number=7,
+            state=VersionState.LIVE,
+            reason=reason,
+            lead=reason.partition(";")[0],
+            served_accept_length=1.75,
+            requests=4,
+            rounds=90,
         )
     ]
     narrowest = next(width for width in range(40, 200) if "│" in printed(VersionsTable(lines, columns), width))
@@ -94,7 +117,13 @@ def test_where_a_table_is_too_wide_nothing_of_it_is_cut(columns: Sequence[str]) 
 
 def test_it_is_a_table_at_a_hundred_columns_with_the_lead_of_each_reason() -> None:
     served = {"served_accept_length": 1.75, "requests": 4, "served_interval": (1.5, 2.0)}
-    line = VersionLine(7, VersionState.LIVE, "proven, 393 to 1; 10 to 1 are enough", "proven, 393 to 1", **served)
+    line = VersionLine(
+        number=7,
+        state=VersionState.LIVE,
+        reason="proven, 393 to 1; 10 to 1 are enough",
+        lead="proven, 393 to 1",
+        **served,
+    )
     shown = printed(VersionsTable([line]), 100).splitlines()
     (row,) = [each for each in shown if "│" in each]
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
@@ -112,7 +141,18 @@ def test_it_is_a_table_at_a_hundred_columns_with_the_lead_of_each_reason() -> No
 def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
     rounds, accepted = range(10, 20), (9, 14, 8, 17, 12, 20, 11, 15, 21, 13)
     sums = sum((RatioSums.of(*each) for each in zip(rounds, accepted, strict=True)), RatioSums())
-    judged = DraftVersion(2, 1, "t", "1", "eagle3", "file:///d", "0" * 64, "soft", ("", ""), {})
+    judged = DraftVersion(
+        number=2,
+        parent=1,
+        target="t",
+        target_version="1",
+        drafter="eagle3",
+        weights_uri="file:///d",
+        sha256="0" * 64,
+        objective="soft",
+        trained_on=("", ""),
+        scores={},
+    )
     lines = []
     predicted = {"predicted_accept_length": 1.5, "predicted_standard_error": 0.3}
     for scores in (predicted, {"judged_accept_length": 1.5}, {}):
@@ -131,10 +171,20 @@ def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
 
 
 def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -> None:
-    judged_on = JudgedOn({"code": 12}, {"code": 3, "": 1}, 40.0, 90.0)
+    judged_on = JudgedOn(labels={"code": 12}, newest_labels={"code": 3, "": 1}, median_age_s=40.0, oldest_age_s=90.0)
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number in range(2):
-        version = DraftVersion(number, None, "t", "1", "eagle3", "file:///d", "0" * 64, "soft", ("", ""))
+        version = DraftVersion(
+            number=number,
+            parent=None,
+            target="t",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri="file:///d",
+            sha256="0" * 64,
+            objective="soft",
+            trained_on=("", ""),
+        )
         board.register(replace(version, judged_on=judged_on), "learner", "made")
         board.move(number, VersionState.LIVE, "learner", "better")
     said = (
@@ -146,8 +196,20 @@ def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -
 
 
 def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
-    judged_on = JudgedOn({"": 12}, {"": 14}, 40.0, 90.0, targets={"6": 2, "7": 10})
-    version = DraftVersion(1, 0, "t", "7", "eagle3", "file:///d", "0" * 64, "soft", ("", ""))
+    judged_on = JudgedOn(
+        labels={"": 12}, newest_labels={"": 14}, median_age_s=40.0, oldest_age_s=90.0, targets={"6": 2, "7": 10}
+    )
+    version = DraftVersion(
+        number=1,
+        parent=0,
+        target="t",
+        target_version="7",
+        drafter="eagle3",
+        weights_uri="file:///d",
+        sha256="0" * 64,
+        objective="soft",
+        trained_on=("", ""),
+    )
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number, targets in enumerate(((), ("5", "6", "7"))):
         board.register(replace(version, number=number, judged_on=judged_on, trained_targets=targets), "learner", "made")
@@ -158,7 +220,9 @@ def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
 
 def test_a_reason_is_text_and_never_markup() -> None:
     why = "refused [bold red]really[/] [0.1, 0.2] [/nothing]"
-    assert why in printed(VersionsTable([VersionLine(1, VersionState.REFUSED, why, why)], RUN_COLUMNS))
+    assert why in printed(
+        VersionsTable([VersionLine(number=1, state=VersionState.REFUSED, reason=why, lead=why)], RUN_COLUMNS)
+    )
 
 
 @pytest.mark.parametrize("harmful", ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\u202e", "\ud800"])
@@ -166,14 +230,28 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     texts = [f"{place}{harmful}" for place in ("why", "member", "name", "detail", "action")]
     why, member, name, detail, action = texts
     board = MemoryVersionBoard()
-    board.register(DraftVersion(0, None, "t", "1", "eagle3", "file:///d", "0", "o", ("", "")), "learner", "made")
+    board.register(
+        DraftVersion(
+            number=0,
+            parent=None,
+            target="t",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri="file:///d",
+            sha256="0",
+            objective="o",
+            trained_on=("", ""),
+        ),
+        "learner",
+        "made",
+    )
     row = board.read().rows[0]
     state = replace(board.read(), rows={0: replace(row, why=why)})
     alarm = {"name": name, "reading": detail, "action": action}
     reports = MemberSeen(
         status={"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}, last_seen_at=10.0, is_alive=True
     )
-    alarms = standing_and_recent(Snapshot("default", 10.0, fold([]), {member: reports}))
+    alarms = standing_and_recent(Snapshot(speculator="default", at=10.0, state=fold([]), members={member: reports}))
     shown = printed(VersionsTable(version_lines(state))) + printed(alarms_table(alarms))
     assert all(line.isprintable() for line in shown.splitlines())
     assert [text for text in texts if text.replace(harmful[0], "\N{REPLACEMENT CHARACTER}")[:12] not in shown] == []
@@ -182,12 +260,14 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
 @pytest.mark.parametrize("at", [1e300, -1e300, 1e12])
 def test_an_absurd_time_hides_no_other_row(at: float) -> None:
     lines = [
-        VersionLine(0, VersionState.LIVE, "first", "first", changed_at=at),
-        VersionLine(1, VersionState.CANARY, "second", "second"),
+        VersionLine(number=0, state=VersionState.LIVE, reason="first", lead="first", changed_at=at),
+        VersionLine(number=1, state=VersionState.CANARY, reason="second", lead="second"),
     ]
     assert f"{at:g} s" in printed(VersionsTable(lines))
     assert "second" in printed(VersionsTable(lines))
-    assert f"{at:g} s" in printed(alarms_table([AlarmLine("replica:a", "name", "detail", "tell", at=at)]))
+    assert f"{at:g} s" in printed(
+        alarms_table([AlarmLine(member="replica:a", name="name", detail="detail", action="tell", at=at)])
+    )
 
 
 def test_figures_that_were_not_reported_are_zero_and_empty() -> None:
@@ -204,11 +284,13 @@ def test_alarms_are_listed_by_member_active_ones_first() -> None:
         "learner:x": {},
     }
     members = {name: MemberSeen(status=status, last_seen_at=10.0, is_alive=True) for name, status in statuses.items()}
-    lines = standing_and_recent(Snapshot("default", 10.0, fold([]), members))
+    lines = standing_and_recent(Snapshot(speculator="default", at=10.0, state=fold([]), members=members))
     assert lines == [
-        AlarmLine("replica:a", "hook_silent", "200 rounds verified", "tell"),
-        AlarmLine("replica:b", "hook_silent", "200 rounds verified", "tell"),
-        AlarmLine("replica:b", "silent_death", "accept length 1.0", "roll_back", 4, 9.0),
+        AlarmLine(member="replica:a", name="hook_silent", detail="200 rounds verified", action="tell"),
+        AlarmLine(member="replica:b", name="hook_silent", detail="200 rounds verified", action="tell"),
+        AlarmLine(
+            member="replica:b", name="silent_death", detail="accept length 1.0", action="roll_back", version=4, at=9.0
+        ),
     ]
     shown = printed(alarms_table(lines))
     assert shown.count("active") == 2

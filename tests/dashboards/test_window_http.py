@@ -48,7 +48,7 @@ def page(access, redis_client):
         lambda order, token: roll_back_as_seen(access, order, token, BY),
         lambda _, acts: record_unheard(access, acts, BY),
     )
-    readings = Readings(partial(speculators, redis_client), lambda _: access.board)
+    readings = Readings(list_names=partial(speculators, redis_client), open_board=lambda _: access.board)
     with (
         served(make_app(readings, acts), readings) as url,
         httpx.Client(base_url=url, headers={"Origin": url}, timeout=60.0) as client,

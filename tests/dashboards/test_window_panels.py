@@ -24,7 +24,7 @@ def story() -> Story:
 
 @pytest.fixture(scope="module")
 def look(story) -> Look:
-    return BoardReader("demo", story.board).look()
+    return BoardReader(speculator="demo", board=story.board).look()
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_line_has_what_was_served(panels):
 
 def test_the_speculator_was_born_with_its_first_draft_and_an_empty_board_never(panels, story):
     assert panels["accept"]["born"] == min(event.at for event in story.board.events())
-    empty = BoardReader("demo", MemoryVersionBoard()).look()
+    empty = BoardReader(speculator="demo", board=MemoryVersionBoard()).look()
     assert one_panel("accept", empty, Asked())["born"] is None
 
 
@@ -109,12 +109,15 @@ def test_a_drift_ends_where_the_learner_rests_again_and_is_cut_to_what_is_shown(
     story.learner.rests += 1
     rested = story.now
     story.run(400, {})
-    accept = one_panel("accept", BoardReader("demo", story.board).look(), Asked())
+    accept = one_panel("accept", BoardReader(speculator="demo", board=story.board).look(), Asked())
     assert accept["drifted"] == [(fired, rested)]
-    assert one_panel("accept", BoardReader("demo", story.board).look(), Asked(span_s=300))["drifted"] == []
+    assert (
+        one_panel("accept", BoardReader(speculator="demo", board=story.board).look(), Asked(span_s=300))["drifted"]
+        == []
+    )
     story.drift()
     story.run(10, {})
-    look = BoardReader("demo", story.board).look()
+    look = BoardReader(speculator="demo", board=story.board).look()
     assert one_panel("accept", look, Asked())["drifted"][1] == (story.now - 10, look.seen.at)
 
 
@@ -161,7 +164,7 @@ def test_a_draft_that_is_not_there_is_said_in_words(look):
 
 
 def test_an_empty_board_is_unknown_in_words_and_never_nought():
-    look = BoardReader("demo", MemoryVersionBoard(clock=lambda: START)).look()
+    look = BoardReader(speculator="demo", board=MemoryVersionBoard(clock=lambda: START)).look()
     panels = snapshot(look, Asked())
     assert {finding["level"] for finding in panels["headline"]["findings"]} == {"unknown"}
     assert set(panels["accept"]["pooled"]) == {None}
@@ -175,7 +178,7 @@ def test_members_that_fall_silent_stand_as_alarms_and_nothing_is_well(story):
     was = story.now
     story.now += 120.0
     try:
-        panels = snapshot(BoardReader("demo", board).look(), Asked())
+        panels = snapshot(BoardReader(speculator="demo", board=board).look(), Asked())
     finally:
         story.now = was
     assert {row["member"]: row["presence"] for row in panels["members"]["members"]} == {
@@ -208,7 +211,7 @@ def test_a_reader_reads_on_where_it_was_and_from_the_beginning_when_the_board_lo
     story = Story()
     story.publish(0, None)
     story.go_live(0, "first")
-    reader = BoardReader("demo", story.board)
+    reader = BoardReader(speculator="demo", board=story.board)
     assert [event.number for event in reader.look().events] == [0, 0]
     story.publish(1, 0)
     assert [event.number for event in reader.look().events] == [0, 0, 1]
@@ -221,7 +224,7 @@ def test_a_reader_reads_on_where_it_was_and_from_the_beginning_when_the_board_lo
 
 
 def test_what_a_reader_keeps_of_histories_is_what_the_board_would_tell_anew(story):
-    reader = BoardReader("demo", story.board)
+    reader = BoardReader(speculator="demo", board=story.board)
     first = reader.look().seen.histories[REPLICA]
     assert reader.look().seen.histories[REPLICA] == first == list(story.board.history(REPLICA))
 
@@ -266,7 +269,7 @@ def test_a_rollback_is_a_return_on_the_chart_and_ends_the_bar():
         (VersionState.ROLLED_BACK, START + 20, None),
     ]
     assert (lives.live_at(START + 15), lives.live_at(START + 20), lives.live_at(START - 1)) == (1, 0, None)
-    marks = one_panel("accept", BoardReader("demo", story.board).look(), Asked())["marks"]
+    marks = one_panel("accept", BoardReader(speculator="demo", board=story.board).look(), Asked())["marks"]
     assert [(mark["kind"], mark["number"]) for mark in marks] == [("swap", 0), ("swap", 1), ("returned", 0)]
 
 

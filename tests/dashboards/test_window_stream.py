@@ -43,7 +43,9 @@ class Tabs:
 
     def __post_init__(self) -> None:
         self.board = Counting(self.story.board)
-        self.readings = Readings(lambda: list(self.names), lambda _: self.board, lambda: self.now)
+        self.readings = Readings(
+            list_names=lambda: list(self.names), open_board=lambda _: self.board, clock=lambda: self.now
+        )
         self.logs = PanelLogs()
 
     async def pause(self, seconds: float) -> None:
@@ -148,7 +150,9 @@ def test_a_redis_that_dies_and_comes_back_is_trouble_and_then_a_board_again(own_
     client = connect(own_redis.url)
     board = RedisVersionBoard(client, BufferConfig(speculator="demo"))
     board.beat("replica:a", {"draft_version": 0}, 60.0)
-    readings = Readings(lambda: speculators(client), lambda _: board, iter(range(1000)).__next__)
+    readings = Readings(
+        list_names=lambda: speculators(client), open_board=lambda _: board, clock=iter(range(1000)).__next__
+    )
 
     async def look():
         return await readings.names(), await readings.current("demo")

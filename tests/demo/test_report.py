@@ -44,10 +44,10 @@ def run(**changes: object) -> Run:
         "max_tokens": 5,
         "versions": [
             VersionLine(
-                1,
-                VersionState.LIVE,
-                "better by 0.4",
-                "better by 0.4",
+                number=1,
+                state=VersionState.LIVE,
+                reason="better by 0.4",
+                lead="better by 0.4",
                 judged_accept_length=1.5,
                 served_accept_length=1.4,
                 rounds=800,

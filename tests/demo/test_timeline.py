@@ -62,7 +62,10 @@ def test_domains_that_take_turns_have_no_turn() -> None:
 def test_swaps_refusals_and_rollbacks_are_told_by_number_time_and_reason() -> None:
     swaps = [Swap(1, 2.0, 3, BEGAN + 20.04), Swap(2, 2.0, 0, BEGAN + 50.0)]
     states = [VersionState.RETIRED, VersionState.LIVE, VersionState.REFUSED, VersionState.ROLLED_BACK]
-    versions = [VersionLine(n, state, f"why {n}", changed_at=BEGAN + 10.0 * n) for n, state in enumerate(states, 1)]
+    versions = [
+        VersionLine(number=n, state=state, reason=f"why {n}", changed_at=BEGAN + 10.0 * n)
+        for n, state in enumerate(states, 1)
+    ]
     found = timeline([served("py", 0.0, 0)], swaps, versions)
     assert found["swaps"] == [{"number": 1, "at_s": 20.0}, {"number": 2, "at_s": 50.0}]
     assert found["refused"] == [{"number": 3, "at_s": 30.0, "reason": "why 3"}]

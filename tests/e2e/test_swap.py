@@ -39,7 +39,17 @@ def publish(rig, name, change=lambda tensors: None, damage=lambda file: None):
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     damage(file)
     number = rig.board.next_number()
-    version = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+    version = DraftVersion(
+        number=number,
+        parent=None,
+        target="e2e-target",
+        target_version="0",
+        drafter="eagle3",
+        weights_uri=folder.as_uri(),
+        sha256=digest,
+        objective="test",
+        trained_on=("", ""),
+    )
     rig.board.register(version, "test", name)
     return number
 

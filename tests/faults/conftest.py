@@ -148,7 +148,17 @@ class KillableReplica:
         made = self.board.next_number()
         assert number in {None, made}
         digest = sha256_of(folder / WEIGHTS_FILE)
-        version = DraftVersion(made, None, "target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+        version = DraftVersion(
+            number=made,
+            parent=None,
+            target="target",
+            target_version="0",
+            drafter="eagle3",
+            weights_uri=folder.as_uri(),
+            sha256=digest,
+            objective="test",
+            trained_on=("", ""),
+        )
         self.board.register(version, "test", f"seed {seed}")
         return made
 

@@ -33,7 +33,13 @@ def random_labels(rng: np.random.Generator, mask_BQS: torch.Tensor) -> Labels:
     probs = rng.dirichlet(np.ones(ENTRIES), count)
     probs[rng.random(count) < 0.3] = [1.0, 0.0, 0.0]  # as of a greedy request
     ids_NK = torch.from_numpy(ids.astype(np.int64))
-    return Labels(ids_NK[:, 0], ids_NK, torch.from_numpy(probs), trace_N == 1, steps_N)
+    return Labels(
+        committed_N=ids_NK[:, 0],
+        ids_NK=ids_NK,
+        probs_NK=torch.from_numpy(probs),
+        rejection_N=trace_N == 1,
+        steps_N=steps_N,
+    )
 
 
 def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> list[torch.Tensor]:
@@ -139,11 +145,11 @@ def test_the_logits_of_a_chunk_take_the_bytes_they_may_take(objective, weighting
     words, positions, most = 20_000, 60, 12
     spec, mask_BQS = OBJECTIVES[objective], torch.ones(1, positions // STEPS, STEPS).bool()
     labels = Labels(
-        torch.arange(positions),
-        torch.arange(positions * ENTRIES).view(positions, ENTRIES),
-        torch.full((positions, ENTRIES), 1 / ENTRIES),
-        torch.arange(positions) % 2 == 0,
-        torch.arange(positions) % STEPS,
+        committed_N=torch.arange(positions),
+        ids_NK=torch.arange(positions * ENTRIES).view(positions, ENTRIES),
+        probs_NK=torch.full((positions, ENTRIES), 1 / ENTRIES),
+        rejection_N=torch.arange(positions) % 2 == 0,
+        steps_N=torch.arange(positions) % STEPS,
     )
     hidden_NH, weight_VH = torch.randn(positions, 2, requires_grad=True), torch.randn(words, 2, requires_grad=True)
 

@@ -32,8 +32,10 @@ def test_only_the_two_paths_are_needed_and_the_target_is_named_as_a_server_names
 def test_the_policies_are_given_what_was_set() -> None:
     given = {"PACELINE_LEARN": "never", "PACELINE_REST_AFTER_ROUNDS": "4", "PACELINE_COOL_DOWN_S": "7"}
     given |= {"PACELINE_REST_AFTER_REQUESTS": "99"}
-    assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, 4, flat_requests=99, cool_down_s=7.0)
-    assert from_env(NEEDED).learn_rules == LearnRules(LearnMode.DRIFT)
+    assert from_env(NEEDED | given).learn_rules == LearnRules(
+        mode=LearnMode.NEVER, flat_rounds=4, flat_requests=99, cool_down_s=7.0
+    )
+    assert from_env(NEEDED).learn_rules == LearnRules(mode=LearnMode.DRIFT)
     most = {"PACELINE_REST_AFTER_REQUESTS": str(REMEMBERED_REQUESTS)}
     assert from_env(NEEDED | most).learn_rules.flat_requests == REMEMBERED_REQUESTS
     with pytest.raises(ConfigError, match="PACELINE_REST_AFTER_REQUESTS"):

@@ -260,7 +260,13 @@ def test_a_moving_target_wakes_a_resting_learner_only_when_less_is_accepted(hous
             break
     live = house.board.read().live
     assert live > 0
-    refused = Promotion(Verdict.REFUSE, because(ReasonCode.NOT_PROVEN), Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9))
+    refused = Promotion(
+        verdict=Verdict.REFUSE,
+        reason=because(ReasonCode.NOT_PROVEN),
+        measured=Measured(
+            gain=0.1, interval=(0.0, 0.2), line_accept_length=2.1, reference_accept_length=2.0, requests=9
+        ),
+    )
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: refused)
     weights = house.config.versions_dir / f"v{live:06d}"
     kinds = []

@@ -31,10 +31,10 @@ def test_a_version_says_which_requests_judged_it_and_what_was_served_last(house,
     labels = [trace.label for trace in judged]
     ages_s = [NOW_S + 30.0 - trace.born_at for trace in judged]
     expected = JudgedOn(
-        {"chat/de": len(labels)},
-        {"chat/de": BATCH + 1},
-        median(ages_s),
-        max(ages_s),
+        labels={"chat/de": len(labels)},
+        newest_labels={"chat/de": BATCH + 1},
+        median_age_s=median(ages_s),
+        oldest_age_s=max(ages_s),
         targets={"1": len(judged)},
         drafts={0: len(judged)},
     )

@@ -34,7 +34,7 @@ from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 from waiting import until
 
-MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
+MEASURED = Measured(gain=0.1, interval=(0.0, 0.2), line_accept_length=2.1, reference_accept_length=2.0, requests=9)
 
 
 class DiedError(Exception):
@@ -49,7 +49,7 @@ def die(*_: object, **__: object) -> None:
 
 
 def deciding(verdict: Verdict) -> Callable[..., Promotion]:
-    return lambda *_, **__: Promotion(verdict, SAID, MEASURED)
+    return lambda *_, **__: Promotion(verdict=verdict, reason=SAID, measured=MEASURED)
 
 
 def test_a_learning_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:

@@ -33,9 +33,20 @@ def mlflow(house: House) -> Any:
 
 
 def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
-    judged = JudgedOn({"": 48}, {"": 60}, targets={"6": 10, "7": 38})
+    judged = JudgedOn(labels={"": 48}, newest_labels={"": 60}, targets={"6": 10, "7": 38})
     version = DraftVersion(
-        1, 0, "llama", "7", "eagle3", "file:///d", "0" * 64, "soft", ("1-0", "9-0"), {}, judged, ("5", "6", "7")
+        number=1,
+        parent=0,
+        target="llama",
+        target_version="7",
+        drafter="eagle3",
+        weights_uri="file:///d",
+        sha256="0" * 64,
+        objective="soft",
+        trained_on=("1-0", "9-0"),
+        scores={},
+        judged_on=judged,
+        trained_targets=("5", "6", "7"),
     )
     params = record_from_board(version, 1.0).params
     assert (params["target_version"], params["trained_targets"]) == ("7", "5,6,7")

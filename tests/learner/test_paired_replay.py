@@ -20,7 +20,17 @@ from twins.memory_board import MemoryVersionBoard
 
 def version_at(folder: Path, number: int) -> DraftVersion:
     digest = sha256_of(folder / "model.safetensors")
-    return DraftVersion(number, None, "target", "1", "eagle3", folder.as_uri(), digest, "", ("", ""))
+    return DraftVersion(
+        number=number,
+        parent=None,
+        target="target",
+        target_version="1",
+        drafter="eagle3",
+        weights_uri=folder.as_uri(),
+        sha256=digest,
+        objective="",
+        trained_on=("", ""),
+    )
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def learn(house, monkeypatch):
         def judge(*_, **__):
             for count, fields in arriving:
                 came.extend(house.send(count, **fields))
-            return Promotion(verdict, because(ReasonCode.PROVEN))
+            return Promotion(verdict=verdict, reason=because(ReasonCode.PROVEN))
 
         monkeypatch.setattr(delivery, "judge", judge)
         return house.learner(**changes).learn_once(), came

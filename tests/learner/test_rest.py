@@ -20,7 +20,7 @@ from paceline.policies.promotion import Measured, Promotion, Verdict
 DRIFT = {"rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
 
 
-MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
+MEASURED = Measured(gain=0.1, interval=(0.0, 0.2), line_accept_length=2.1, reference_accept_length=2.0, requests=9)
 
 
 class DiedError(Exception):
@@ -32,7 +32,7 @@ def die(*_, **__):
 
 
 def decide_all(monkeypatch, verdict):
-    decided = Promotion(verdict, because(ReasonCode.PROVEN), MEASURED)
+    decided = Promotion(verdict=verdict, reason=because(ReasonCode.PROVEN), measured=MEASURED)
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: decided)
 
 
@@ -66,7 +66,7 @@ def rested(house, monkeypatch):
 
 def test_rounds_in_which_no_request_judged_begin_no_rest(house, monkeypatch):
     """As those of further parts of long answers, of which the line has learnt the first."""
-    learner, nothing = house.learner(**DRIFT), Promotion(Verdict.REFUSE, because(ReasonCode.NOT_PROVEN))
+    learner, nothing = house.learner(**DRIFT), Promotion(verdict=Verdict.REFUSE, reason=because(ReasonCode.NOT_PROVEN))
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: nothing)
     monkeypatch.setattr(regime.Regime, "choose", lambda self, *_: setattr(self, "is_cold", False))
     for _ in range(6):

@@ -12,10 +12,10 @@ def upright(figure) -> list[tuple[float, list[float]]]:
 
 def test_the_lineage_draws_both_intervals_of_a_draft_side_by_side_and_none_that_is_not_known():
     drafts = [
-        Calibrated(1, 2.0, 2.2, low=2.1, high=2.3),
-        Calibrated(2, 2.4, 2.5, low=2.3, high=2.7, predicted_low=2.2, predicted_high=2.6),
-        Calibrated(3, 2.4, 2.5),
-        Calibrated(4, 2.4, 2.5, predicted_low=2.2),
+        Calibrated(number=1, predicted=2.0, served=2.2, low=2.1, high=2.3),
+        Calibrated(number=2, predicted=2.4, served=2.5, low=2.3, high=2.7, predicted_low=2.2, predicted_high=2.6),
+        Calibrated(number=3, predicted=2.4, served=2.5),
+        Calibrated(number=4, predicted=2.4, served=2.5, predicted_low=2.2),
     ]
     served_1, predicted_2, served_2 = upright(lineage_figure(drafts))
     assert (served_1, served_2) == ((1.0, [2.1, 2.3]), (2.0, [2.3, 2.7]))
@@ -24,7 +24,9 @@ def test_the_lineage_draws_both_intervals_of_a_draft_side_by_side_and_none_that_
 
 
 def test_the_lineage_has_what_was_predicted_and_served_of_every_draft():
-    (axes,) = lineage_figure([Calibrated(1, 2.0, 2.2), Calibrated(3, 2.4, 2.5)]).axes
+    (axes,) = lineage_figure(
+        [Calibrated(number=1, predicted=2.0, served=2.2), Calibrated(number=3, predicted=2.4, served=2.5)]
+    ).axes
     drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
     assert drawn == {
         "predicted, 95 % interval": ([1, 3], [2.0, 2.4]),

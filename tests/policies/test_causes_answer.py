@@ -24,7 +24,7 @@ SHIFT = [
 ]
 
 
-NO_PLAIN = Reading("speed_over_plain", None, why_unknown="no plain step was ever taken")
+NO_PLAIN = Reading(name="speed_over_plain", value=None, why_unknown="no plain step was ever taken")
 
 
 def answer(
@@ -34,8 +34,20 @@ def answer(
 
 
 def refused(number: int, at: float, judged_on: JudgedOn | None) -> BoardRow:
-    version = DraftVersion(number, 6, "t", "0", "eagle3", "file:///w", "0" * 64, "soft", ("1-0", "2-0"), {}, judged_on)
-    return BoardRow(version, VersionState.REFUSED, "no better", at)
+    version = DraftVersion(
+        number=number,
+        parent=6,
+        target="t",
+        target_version="0",
+        drafter="eagle3",
+        weights_uri="file:///w",
+        sha256="0" * 64,
+        objective="soft",
+        trained_on=("1-0", "2-0"),
+        scores={},
+        judged_on=judged_on,
+    )
+    return BoardRow(version=version, state=VersionState.REFUSED, why="no better", changed_at=at)
 
 
 def told(rows: dict[int, BoardRow] | None = None) -> str:
@@ -54,7 +66,7 @@ def test_a_shift_of_traffic_is_named_and_the_swap_is_not_blamed() -> None:
 
 
 def test_candidates_refused_meanwhile_come_with_what_judged_them() -> None:
-    judged = JudgedOn({"py": 27, "prose": 4}, {"prose": 32})
+    judged = JudgedOn(labels={"py": 27, "prose": 4}, newest_labels={"prose": 32})
     rows = {7: refused(7, 610.0, None), 8: refused(8, 640.0, judged), 1: refused(1, -100.0, judged)}
     text = told(rows)
     assert "2 candidates refused since: the gate's requests were 13 % prose, the newest traffic 100 %." in text
@@ -111,7 +123,10 @@ def test_nothing_known_is_said_with_its_reasons() -> None:
 
 def test_the_speed_over_plain_decoding_is_said_where_it_is_known() -> None:
     found = explain(*since_periods(histories(SHIFT), 600.0, 660.0))
-    before, now = (Reading("speed_over_plain", value, 9, 0.0, value - 0.05, value + 0.04) for value in (1.31, 0.92))
+    before, now = (
+        Reading(name="speed_over_plain", value=value, count=9, at=0.0, low=value - 0.05, high=value + 0.04)
+        for value in (1.31, 0.92)
+    )
     first = answer(found, {}, (before, now))[0]
     assert first.endswith(
         "That is 0.92 (0.87 .. 0.96) times the speed of plain decoding, 1.31 times before; "
@@ -153,16 +168,16 @@ def test_what_is_small_or_may_be_nothing_is_not_likely(log: float, low: float | 
 
 def test_a_draft_is_compared_with_the_one_that_lost_most_among_those_that_served_a_label_with_it() -> None:
     before = Amounts(
-        {
+        served={
             ServedKey("py", "greedy", 4): Rounds(4000, 5600),
             ServedKey("prose", "greedy", 5): Rounds(1000, 900),
             ServedKey("prose", "greedy", 3): Rounds(600, 300),
         }
     )
-    now = Amounts({ServedKey("prose", "greedy", 6): Rounds(2000, 3000)})
+    now = Amounts(served={ServedKey("prose", "greedy", 6): Rounds(2000, 3000)})
     assert draft_evidence(before, now).startswith(
         "draft 6 100 % of the tokens, 0 % before; on prose (greedy) it served"
     )
     assert ", draft 5 1.90" in draft_evidence(before, now)
-    other = Amounts({ServedKey("html", "greedy", 6): Rounds(2000, 3000)})
+    other = Amounts(served={ServedKey("html", "greedy", 6): Rounds(2000, 3000)})
     assert draft_evidence(before, other).endswith("no label was served by both it and a draft that drafts less now")

@@ -73,8 +73,8 @@ def test_what_is_not_load_adds_up_to_the_speed_of_a_request(before: Amounts, now
 
 
 def test_without_a_step_clock_the_accept_length_alone_is_explained() -> None:
-    before = Amounts({ServedKey("py", "greedy", 1): Rounds(1000, 1400)})
-    now = Amounts({ServedKey("py", "greedy", 1): Rounds(1000, 500)})
+    before = Amounts(served={ServedKey("py", "greedy", 1): Rounds(1000, 1400)})
+    now = Amounts(served={ServedKey("py", "greedy", 1): Rounds(1000, 500)})
     found = change(before, now)
     assert found.total == pytest.approx(math.log(1.5 / 2.4))
     assert found.of(Cause.STALE) == pytest.approx(found.total)
@@ -83,8 +83,8 @@ def test_without_a_step_clock_the_accept_length_alone_is_explained() -> None:
 
 
 def test_without_captured_rounds_the_accept_length_is_not_split() -> None:
-    before = Amounts({}, {StepKey(4, 3, IDLE): Steps(1000, 20.0, 9600, 4000)}, {"decode": 20.0})
-    now = Amounts({}, {StepKey(4, 3, IDLE): Steps(1000, 20.0, 6000, 4000)}, {"decode": 20.0})
+    before = Amounts(served={}, steps={StepKey(4, 3, IDLE): Steps(1000, 20.0, 9600, 4000)}, seconds={"decode": 20.0})
+    now = Amounts(served={}, steps={StepKey(4, 3, IDLE): Steps(1000, 20.0, 6000, 4000)}, seconds={"decode": 20.0})
     found = change(before, now)
     assert found.of(Cause.UNCAPTURED) == pytest.approx(math.log(1.5 / 2.4))
     assert {Part.LABELS, Part.SAMPLING, Part.DRAFT, Part.STALE} == found.unknown.keys()

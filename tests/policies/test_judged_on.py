@@ -36,7 +36,15 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
     judged = traces(("a", "code", 10), ("a", "code", 50), ("b", "", 20), ("c", "chat/de", 900))
     newest = traces(("d", "code", 0), ("e", "", 1), ("f", "", 1))
     found = judged_on(judged, newest, NOW_S)
-    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0, {"1": 3}, {0: 3})
+    assert found == JudgedOn(
+        labels={"": 1, "chat/de": 1, "code": 1},
+        newest_labels={"": 2, "code": 1},
+        median_age_s=50.0,
+        oldest_age_s=900.0,
+        undated=0,
+        targets={"1": 3},
+        drafts={0: 3},
+    )
     assert found.requests == 3
     assert figures(found) == {"judged_requests": 3.0, "judged_median_age_s": 50.0, "judged_oldest_age_s": 900.0}
     assert sentence(found) == (
@@ -48,7 +56,15 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
 def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
     nothing = traces(("a", "", NOW_S), ("b", "", -1.0), ("c", "", math.nan), ("d", "", -math.inf))
     found = judged_on(nothing, [], NOW_S)
-    assert found == JudgedOn({"": 4}, {}, None, None, 4, {"1": 4}, {0: 4})
+    assert found == JudgedOn(
+        labels={"": 4},
+        newest_labels={},
+        median_age_s=None,
+        oldest_age_s=None,
+        undated=4,
+        targets={"1": 4},
+        drafts={0: 4},
+    )
     assert sentence(found) == "judged on 4 requests, age unknown, labels unknown, target version 1"
     assert sentence(replace(found, targets={})) == "judged on 4 requests, age unknown, labels unknown"
     assert figures(found) == {"judged_requests": 4.0}
@@ -127,7 +143,10 @@ def test_ages_and_counts_are_those_of_a_slow_count(rows):
 
 
 def test_a_verdict_says_what_it_was_judged_on():
-    on, rng = JudgedOn({"code": 9}, {"code": 1}, 5.0, 9.0), np.random.default_rng
+    on, rng = (
+        JudgedOn(labels={"code": 9}, newest_labels={"code": 1}, median_age_s=5.0, oldest_age_s=9.0),
+        np.random.default_rng,
+    )
     decided = LineDelivery(DeliveryRules(), 0).decide(1, 0, is_ruined=False)
     pairs = [Paired("", Tally(3, 2), Tally(2, 2))] * 9
     without, with_it = (judge(decided, pairs, 0, confidence=0.95, rng=rng(0), judged_on=given) for given in (None, on))

@@ -398,4 +398,4 @@ def test_standing_says_what_begins_a_rest_and_what_ends_it() -> None:
         f"a rest ends after 60 s, once accepted per round falls under {0.9 * sum(usual) / len(usual):.3f}, or "
         f"30% of 40 requests are under {low:.3f}"
     )
-    assert LearnSchedule(LearnRules(LearnMode.NEVER)).standing(START_S)["next"] == "learning is set to never"
+    assert LearnSchedule(LearnRules(mode=LearnMode.NEVER)).standing(START_S)["next"] == "learning is set to never"

@@ -25,12 +25,12 @@ def positions() -> Positions:
     committed[:3] = logits[:3].argmax(1).detach()
     trace_N, _, steps_N = MASK.nonzero(as_tuple=True)
     return Positions(
-        logits,
-        committed,
-        ids,
-        torch.tensor(rng.dirichlet(np.ones(K), N)),
-        trace_N == 1,
-        steps_N,
+        logits_NV=logits,
+        committed_N=committed,
+        ids_NK=ids,
+        probs_NK=torch.tensor(rng.dirichlet(np.ones(K), N)),
+        rejection_N=trace_N == 1,
+        steps_N=steps_N,
     )
 
 

@@ -50,7 +50,7 @@ def test_a_draft_has_the_accept_length_and_interval_of_all_its_requests() -> Non
     assert (reading.low, reading.high) == pytest.approx(
         (reading.value - 1.959964 * error, reading.value + 1.959964 * error)
     )
-    assert found[5].sums == RatioSums(*cell(5, other).ended)
+    assert found[5].sums == RatioSums.of_row(cell(5, other).ended)
 
 
 def test_a_draft_that_is_told_apart_no_longer_keeps_what_it_had_and_a_restart_adds() -> None:
@@ -62,7 +62,7 @@ def test_a_draft_that_is_told_apart_no_longer_keeps_what_it_had_and_a_restart_ad
     ]
     found = served_drafts(histories)
     assert set(found) == {1, 9}
-    assert found[1].sums == RatioSums(*cell(1, before + after).ended)
+    assert found[1].sums == RatioSums.of_row(cell(1, before + after).ended)
 
 
 def test_positions_add_up_over_members_and_unequal_depths() -> None:

@@ -12,7 +12,17 @@ from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.serving.rollouts.config import RolloutConfig, from_env, server_env
 from paceline.serving.rollouts.draft_in_use import DraftInUse, DraftLink
 
-VERSION = DraftVersion(0, None, "target", "7", "eagle3", "file:///weights/v0", "0" * 64, "soft", ("", ""))
+VERSION = DraftVersion(
+    number=0,
+    parent=None,
+    target="target",
+    target_version="7",
+    drafter="eagle3",
+    weights_uri="file:///weights/v0",
+    sha256="0" * 64,
+    objective="soft",
+    trained_on=("", ""),
+)
 
 
 @pytest.fixture

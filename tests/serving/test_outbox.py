@@ -37,7 +37,7 @@ def box():
 
 
 def forward(name, tokens=3, make_head=None):
-    chosen = Chosen((0,), (name,), (True,), 0, "0")
+    chosen = Chosen(rows=(0,), request_ids=(name,), is_greedy=(True,), draft_version=0, target_version="0")
     tensors = {VERDICTS: torch.zeros(1, tokens + 2, dtype=torch.int64), BEST_IDS: torch.arange(tokens).view(1, -1)}
 
     def head(commits, dtype):
@@ -50,7 +50,13 @@ def forward(name, tokens=3, make_head=None):
             feature_dtype=dtype,
         )
 
-    return ForwardOutput(chosen, tensors, make_head or head, lambda *_: None, lambda *_: None)
+    return ForwardOutput(
+        chosen=chosen,
+        tensors=tensors,
+        make_head=make_head or head,
+        on_consume=lambda *_: None,
+        on_copy_failed=lambda *_: None,
+    )
 
 
 def test_forwards_wait_until_there_are_enough_of_them(box):

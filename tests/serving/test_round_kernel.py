@@ -86,7 +86,14 @@ def shares(output, requests):
 
 def chosen_of(rows, batch_size):
     index = None if len(rows) == batch_size else torch.tensor(rows)
-    return Chosen(tuple(rows), tuple(f"r{row}" for row in rows), (True,) * len(rows), 3, "7", row_index=index)
+    return Chosen(
+        rows=tuple(rows),
+        request_ids=tuple(f"r{row}" for row in rows),
+        is_greedy=(True,) * len(rows),
+        draft_version=3,
+        target_version="7",
+        row_index=index,
+    )
 
 
 def packed_on_device(packing, answered, features, rows):
@@ -110,7 +117,9 @@ def test_the_kernel_writes_what_single_operations_make(packing, vocab, rows, bat
     buffer = packed_on_device(packing, answered, features, chosen.row_index)
     expected = by_operations(chosen, features is not None, answered)
     head = partial(sglang_capture._packed_head, chosen, WIDTH, FEATURE_DTYPES[dtype or torch.float32])
-    packed = ForwardOutput(chosen, {PACKED: buffer}, head, None, None)
+    packed = ForwardOutput(
+        chosen=chosen, tensors={PACKED: buffer}, make_head=head, on_consume=None, on_copy_failed=None
+    )
     assert shares(packed, len(rows)) == shares(expected, len(rows))
     assert packed.size_bytes == buffer.nbytes
 

@@ -154,8 +154,14 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_n
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
     capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), breaker)
-    chosen = Chosen((0,), ("a",), (True,), 3, "7")
-    forward = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
+    chosen = Chosen(rows=(0,), request_ids=("a",), is_greedy=(True,), draft_version=3, target_version="7")
+    forward = ForwardOutput(
+        chosen=chosen,
+        tensors={"x": torch.zeros(1)},
+        make_head=None,
+        on_consume=None,
+        on_copy_failed=capture._copy_failed,
+    )
 
     def no_pinned_memory(_):
         raise RuntimeError("CUDA error: out of memory")
@@ -170,7 +176,13 @@ def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_for
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
     capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), breaker)
-    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3, "7"), {}, None, None, None)
+    forward = ForwardOutput(
+        chosen=Chosen(rows=(0,), request_ids=("a",), is_greedy=(True,), draft_version=3, target_version="7"),
+        tensors={},
+        make_head=None,
+        on_consume=None,
+        on_copy_failed=None,
+    )
     capture._prefill = forward
     result, served = SimpleNamespace(logits_output=SimpleNamespace()), batch(a=False, b=True)
     arguments = {
@@ -214,7 +226,14 @@ class Committed:
         self.commits = [SimpleNamespace(output_index=1, token_ids=[8]), None]
 
     def forward(self, ids, kind=VerifyHead):
-        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, "7", kind is PrefillHead)
+        chosen = Chosen(
+            rows=(0, 1),
+            request_ids=tuple(ids),
+            is_greedy=(True, True),
+            draft_version=3,
+            target_version="7",
+            is_prefill=kind is PrefillHead,
+        )
 
         def head(commits, dtype):
             if kind is PrefillHead:
@@ -236,7 +255,13 @@ class Committed:
                 feature_dtype=dtype,
             )
 
-        return ForwardOutput(chosen, {"x": torch.zeros(1)}, head, self.capture._consume, None)
+        return ForwardOutput(
+            chosen=chosen,
+            tensors={"x": torch.zeros(1)},
+            make_head=head,
+            on_consume=self.capture._consume,
+            on_copy_failed=None,
+        )
 
     @staticmethod
     def req(rid, finish):

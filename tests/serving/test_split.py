@@ -191,11 +191,17 @@ def test_rows_after_the_accepted_ones_are_left_out():
     rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
     verdicts = torch.cat([torch.zeros(3, 4), torch.tensor([[2], [0], [1]])], dim=1).long()
     nodes = torch.tensor([[4, 5, -1], [-1, -1, -1], [8, -1, -1]])
-    chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0, "7")
+    chosen = Chosen(
+        rows=(0, 1, 2), request_ids=("a", "b", "c"), is_greedy=(True,) * 3, draft_version=0, target_version="7"
+    )
     ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
     for way, (tensors, kept) in ways.items():
         forward = ForwardOutput(
-            chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None
+            chosen=chosen,
+            tensors={VERDICTS: verdicts, **tensors},
+            make_head=head_of(chosen),
+            on_consume=lambda *_: None,
+            on_copy_failed=lambda *_: None,
         )
         shares = split(sent(Message(forwards=(forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH)
         assert {share.feature_dtype for share in shares} == {FeatureDtype.BFLOAT16}

@@ -201,7 +201,7 @@ def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board, 
 def test_events_before_one_that_does_not_fit_count_once_that_is_gone(board, switch, swapper):
     swapper.turn()
     board.move(1, VersionState.LIVE, "l", "better")
-    stray = BoardEvent(9, VersionState.LIVE, "stranger", "", 1.0, event_id="999999999999999-1")
+    stray = BoardEvent(number=9, state=VersionState.LIVE, by="stranger", why="", at=1.0, event_id="999999999999999-1")
     board._events.append(stray)
     with pytest.raises(BoardConflict, match="999999999999999-1"):
         swapper.turn()

@@ -62,7 +62,7 @@ def serving(access: BoardAccess, client):
         lambda order, token: roll_back_as_seen(access, order, token, "operator:ann"),
         lambda _, acts: record_unheard(access, acts, "operator:ann"),
     )
-    readings = Readings(partial(speculators, client), lambda _: access.board)
+    readings = Readings(list_names=partial(speculators, client), open_board=lambda _: access.board)
     return served(make_app(readings, acts), readings)
 
 
@@ -77,7 +77,7 @@ def story_url() -> Iterator[str]:
     """The whole story of code and prose, which stands still."""
     story = code_then_prose()
     refuse = lambda *_: pytest.fail("nobody acts here")  # noqa: E731 - no more than a name
-    readings = Readings(lambda: ["demo"], lambda _: story.board)
+    readings = Readings(list_names=lambda: ["demo"], open_board=lambda _: story.board)
     with served(make_app(readings, Acts(refuse, refuse, refuse)), readings) as address:
         yield f"{address}/"
 

@@ -13,7 +13,7 @@ _WORSE = "#b3423a"
 _GREY = "#666666"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
     """One draft: what the gate measured of it, and what it then served."""
 

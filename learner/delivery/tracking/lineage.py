@@ -78,10 +78,19 @@ def served_points(
 def calibrated(store: ModelStore, run: str) -> list[Calibrated]:
     """The drafts of which both are known, by number; of one that still serves, what its first rounds were."""
     predicted, first, served = (_by_number(store, run, name) for name in (PREDICTED, SERVED_FIRST, SERVED))
-    ends = [_by_number(store, run, f"{name}_{end}") for name in (SERVED, PREDICTED) for end in ("low", "high")]
+    low, high = (_by_number(store, run, f"{SERVED}_{end}") for end in ("low", "high"))
+    predicted_low, predicted_high = (_by_number(store, run, f"{PREDICTED}_{end}") for end in ("low", "high"))
     found = first | served
     return [
-        Calibrated(number, predicted[number], found[number], *(each.get(number) for each in ends))
+        Calibrated(
+            number=number,
+            predicted=predicted[number],
+            served=found[number],
+            low=low.get(number),
+            high=high.get(number),
+            predicted_low=predicted_low.get(number),
+            predicted_high=predicted_high.get(number),
+        )
         for number in sorted(predicted.keys() & found.keys())
     ]
 

@@ -55,7 +55,7 @@ class Rounds:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 % interval of the accept length of the stretches that ended; None where they are too few."""
-        return RatioSums(*self.ended).interval
+        return RatioSums.of_row(self.ended).interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Steps:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """What replicas served, added up over them; `seconds` is their schedulers' time by what they did in it."""
 
@@ -127,11 +127,11 @@ def added(amounts: Iterable[Amounts]) -> Amounts:
     """All of them together."""
     every = list(amounts)
     return Amounts(
-        _summed(each.served for each in every),
-        _summed(each.steps for each in every),
-        _summed(each.seconds for each in every),
-        frozenset().union(*(each.targets for each in every)),
-        frozenset().union(*(each.replicas for each in every)),
+        served=_summed(each.served for each in every),
+        steps=_summed(each.steps for each in every),
+        seconds=_summed(each.seconds for each in every),
+        targets=frozenset().union(*(each.targets for each in every)),
+        replicas=frozenset().union(*(each.replicas for each in every)),
     )
 
 

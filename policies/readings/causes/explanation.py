@@ -77,7 +77,7 @@ class Effect:
         return abs(self.log) >= SMALLEST and not self.low <= 0.0 <= self.high
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What one cause contributes, on what evidence, and what would change it."""
 
@@ -88,7 +88,7 @@ class Finding:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Findings, those that stand out first and the largest of them at the top; `unknown` says what cannot be told."""
 
@@ -172,7 +172,7 @@ def _figures(causes: Sequence[Cause]) -> dict[str, Figure]:
 def _finding(cause: Cause, effect: Effect, speed: Effect | None, periods: tuple[Amounts, Amounts]) -> Finding:
     has_share = cause is not Cause.LOAD and speed is not None and not speed.is_noise
     share = effect.log / speed.log if speed is not None and has_share else None
-    return Finding(cause, effect, share, _EVIDENCE[cause](*periods), REMEDIES[cause])
+    return Finding(cause=cause, effect=effect, share=share, evidence=_EVIDENCE[cause](*periods), remedy=REMEDIES[cause])
 
 
 def _rank(finding: Finding, speed: Effect | None) -> tuple[int, bool, bool, float]:

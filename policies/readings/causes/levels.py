@@ -29,7 +29,7 @@ class Weighted:
         return self.total / self.weight if self.weight else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """One value of the first level in both periods."""
 

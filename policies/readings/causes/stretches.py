@@ -10,7 +10,7 @@ from .amounts import UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
 from .busy_learners import Span, busy_spans, learner_state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """One replica between two neighbouring entries of its history."""
 
@@ -48,7 +48,14 @@ def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence
         targets=frozenset({later.target_version} - {""}),
         replicas=frozenset({member}),
     )
-    return Stretch(member, earlier.at, later.at, later.draft, is_one_boot and earlier.draft == later.draft, amounts)
+    return Stretch(
+        member=member,
+        began_s=earlier.at,
+        ended_s=later.at,
+        draft=later.draft,
+        is_one_draft=is_one_boot and earlier.draft == later.draft,
+        amounts=amounts,
+    )
 
 
 def _counted(later: Counters, earlier: Counters | None) -> Amounts:
@@ -59,13 +66,13 @@ def _counted(later: Counters, earlier: Counters | None) -> Amounts:
     steps: Mapping[tuple[int, int], StepSums] = scheduled.get("steps", {})
     seconds: Mapping[str, Amount] = scheduled.get("scheduler_seconds", {})
     return Amounts(
-        {
+        served={
             ServedKey(key.label, key.kind, key.draft): Rounds(row.rounds, row.accepted, row[2:])
             for key, row in cells.items()
             if row.rounds
         },
-        {StepKey(*key, learner=UNKNOWN): Steps(*row) for key, row in steps.items() if row.steps},
-        {name: amount.total for name, amount in seconds.items()},
+        steps={StepKey(*key, learner=UNKNOWN): Steps(*row) for key, row in steps.items() if row.steps},
+        seconds={name: amount.total for name, amount in seconds.items()},
     )
 
 

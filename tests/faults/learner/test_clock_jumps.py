@@ -62,7 +62,19 @@ def put_canary(world):
     live = world.board.read().rows[0].version
     number = world.board.next_number()
     world.board.register(
-        DraftVersion(number, 0, "target", "1", "eagle3", live.weights_uri, live.sha256, "soft", ("", "")), "ada", "try"
+        DraftVersion(
+            number=number,
+            parent=0,
+            target="target",
+            target_version="1",
+            drafter="eagle3",
+            weights_uri=live.weights_uri,
+            sha256=live.sha256,
+            objective="soft",
+            trained_on=("", ""),
+        ),
+        "ada",
+        "try",
     )
     world.board.move(number, VersionState.CANARY, "ada", "try it", replica="a")
     return number

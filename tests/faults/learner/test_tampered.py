@@ -18,10 +18,20 @@ STREAM = EVENTS.name("default")
 
 def make_live(world, number, weights_uri, sha256):
     """What somebody with access to Redis can do: make a version of their own live without any check."""
-    version = DraftVersion(number, 0, "target", "1", "eagle3", weights_uri, sha256, "soft", ("", ""))
+    version = DraftVersion(
+        number=number,
+        parent=0,
+        target="target",
+        target_version="1",
+        drafter="eagle3",
+        weights_uri=weights_uri,
+        sha256=sha256,
+        objective="soft",
+        trained_on=("", ""),
+    )
     for event in (
-        BoardEvent(number, VersionState.CANDIDATE, "stranger", "mine", 1.0, version),
-        BoardEvent(number, VersionState.LIVE, "stranger", "mine", 1.0),
+        BoardEvent(number=number, state=VersionState.CANDIDATE, by="stranger", why="mine", at=1.0, version=version),
+        BoardEvent(number=number, state=VersionState.LIVE, by="stranger", why="mine", at=1.0),
     ):
         world.client.xadd(STREAM, {"event": encode_event(event)})
 
@@ -131,11 +141,15 @@ STRANGE_EVENTS = {
     "no_field": ({"other": "x"}, "DecodeError"),
     "no_json": ({"event": b"\xff"}, "DecodeError"),
     "illegal_move": (
-        {"event": encode_event(BoardEvent(0, VersionState.CANARY, "stranger", "hello", 1.0, replica="a"))},
+        {
+            "event": encode_event(
+                BoardEvent(number=0, state=VersionState.CANARY, by="stranger", why="hello", at=1.0, replica="a")
+            )
+        },
         "BoardConflict",
     ),
     "unknown_version": (
-        {"event": encode_event(BoardEvent(77, VersionState.LIVE, "stranger", "hello", 1.0))},
+        {"event": encode_event(BoardEvent(number=77, state=VersionState.LIVE, by="stranger", why="hello", at=1.0))},
         "BoardConflict",
     ),
 }
