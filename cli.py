@@ -223,7 +223,7 @@ def doctor(
     own = ["--json"] * as_json + ["--debug"] * context.find_root().params["debug"]
     argv = [*plan.argv[:3], *own, *plan.argv[3:]]
     code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
-    findings = examine_board(found, redis_url, speculator, SUPPORTED, _aliases(found))
+    findings = examine_board(found, redis_url, speculator=speculator, supported=SUPPORTED, aliases=_aliases(found))
     raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 

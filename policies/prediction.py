@@ -40,8 +40,14 @@ def prediction(replayed: Iterable[tuple[Hashable, str, Tally]]) -> Prediction | 
             requests.add(request)
     rounds = [each.rounds for each in by_prompt.values()]
     accepted = [each.accepted for each in by_prompt.values()]
-    squares = _dot(rounds, rounds), _dot(rounds, accepted), _dot(accepted, accepted)
-    error = ratio_standard_error(len(by_prompt), sum(rounds), sum(accepted), *squares)
+    error = ratio_standard_error(
+        len(by_prompt),
+        rounds=sum(rounds),
+        accepted=sum(accepted),
+        rounds_squared=_dot(rounds, rounds),
+        rounds_accepted=_dot(rounds, accepted),
+        accepted_squared=_dot(accepted, accepted),
+    )
     return None if error is None else Prediction(1.0 + sum(accepted) / sum(rounds), error, len(requests))
 
 

@@ -157,7 +157,7 @@ def _interval(counts: Floats, confidence: float, rng: np.random.Generator) -> tu
 
 
 def _pooled_gain(
-    accepted: Floats, rounds: Floats, their_accepted: Floats, their_rounds: Floats, axis: int = -1
+    accepted: Floats, rounds: Floats, *, their_accepted: Floats, their_rounds: Floats, axis: int = -1
 ) -> Floats:
     ours = accepted.sum(axis=axis) / rounds.sum(axis=axis)
     theirs = their_accepted.sum(axis=axis) / their_rounds.sum(axis=axis)

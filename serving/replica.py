@@ -111,9 +111,9 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     courier = CourierProcess(
         settings,
         identity.boot,
-        breaker,
-        lambda: _status(replica, settings, breaker, counts),
-        lambda: swapper.is_canary_out,
+        breaker=breaker,
+        status=lambda: _status(replica, settings, breaker, counts),
+        is_canary_out=lambda: swapper.is_canary_out,
     )
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
     choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)

@@ -70,7 +70,15 @@ class House:
     def registry(self, uri: str | None = None, pages: str = "") -> Registry:
         pending = PendingRegistrations(self.pending)
         artifacts = self.folder / "artifacts"
-        return Registry(uri or self.uri, MODEL, pending, artifacts, self.clock, pages, patience_s=FOR_EVER_S)
+        return Registry(
+            uri or self.uri,
+            MODEL,
+            pending=pending,
+            artifacts=artifacts,
+            clock=self.clock,
+            pages=pages,
+            patience_s=FOR_EVER_S,
+        )
 
     def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""

@@ -125,7 +125,7 @@ def _started(stack: ExitStack, plan: Plan, options: argparse.Namespace, figures:
         env = {CAPTURED: probe, PACED: {}}.get(way, {"PACELINE_REDIS_URL": ""})
         if way in {CAPTURED, PACED}:
             stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
-        services[way] = _service(_serving(way, plan, options), local, target, drafts[0], env)
+        services[way] = _service(_serving(way, plan, options), local, target=target, draft=drafts[0], env=env)
 
     up: set[str] = set()
 
@@ -194,7 +194,9 @@ def _serving(way: str, plan: Plan, options: argparse.Namespace) -> Serving:
 
 
 def _service(
-    serving: Serving, local: LocalDeployment, target: TargetModel, draft: Path, env: Mapping[str, str]
+    serving: Serving, local: LocalDeployment, *, target: TargetModel, draft: Path, env: Mapping[str, str]
 ) -> Service:
     local.folder.mkdir(parents=True, exist_ok=True)
-    return server_service(serving, local, target, draft, local.folder / "sglang.log", quiet, env)
+    return server_service(
+        serving, local, target=target, draft=draft, log=local.folder / "sglang.log", report=quiet, env=env
+    )

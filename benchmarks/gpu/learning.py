@@ -52,7 +52,7 @@ class Learned:
 
 
 def learn_and_serve(
-    server: MeasuredServer, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
+    server: MeasuredServer, target: Path, *, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
 ) -> Learned:
     """Serve, learn from the traces, swap the result in through the board, and serve the measured prompts again.
 

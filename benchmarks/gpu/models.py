@@ -30,7 +30,7 @@ class Size:
         return sizes["num_hidden_layers"] * layer + 2 * sizes["vocab_size"] * width + width
 
 
-def llama(width: int, layers: int, heads: int, kv_heads: int, inner: int) -> Size:
+def llama(width: int, layers: int, *, heads: int, kv_heads: int, inner: int) -> Size:
     """A Llama with 8192 tokens; its drafts read the layers that SGLang chooses by default."""
     sizes: dict[str, int | bool] = {
         **ARCHITECTURE,
@@ -71,7 +71,9 @@ def train_plan(name: str, seconds: float) -> TrainPlan:
     )
 
 
-def build_models(data_dir: Path, name: str, plan: TrainPlan, device: str, report: Report) -> tuple[TargetModel, Path]:
+def build_models(
+    data_dir: Path, name: str, *, plan: TrainPlan, device: str, report: Report
+) -> tuple[TargetModel, Path]:
     """The target and a random draft of it, read from `data_dir` if they exist."""
     size = SIZES[name]
     target = ensure_target(data_dir, plan, report=report, architecture=size.architecture, device=device)

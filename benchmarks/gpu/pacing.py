@@ -55,7 +55,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("training the target (once)", console) as bar:
         plan = train_plan(options.size, options.train_seconds)
-        target, draft = build_models(options.data_dir, options.size, plan, options.device, bar)
+        target, draft = build_models(options.data_dir, options.size, plan=plan, device=options.device, report=bar)
     prompts = held_out_prompts(target, 64 + options.requests, SEED)
     serving = Serving(
         device=options.device,
@@ -65,9 +65,14 @@ def main() -> None:
         sampling_backend=options.sampling_backend,
     )
     trained = options.out / "trained"
-    with served(serving, options, target, draft) as server:
-        learn_and_serve(server, target.folder, draft, prompts, learning_plan(options), trained)
-    found = {way: rates(way, serving, options, target, trained, prompts) for way in (OFF, ON, PACED)}
+    with served(serving, options, target=target, draft=draft) as server:
+        learn_and_serve(
+            server, target.folder, draft=draft, prompts=prompts, plan=learning_plan(options), folder=trained
+        )
+    found = {
+        way: rates(way, serving, options=options, target=target, draft=trained, prompts=prompts)
+        for way in (OFF, ON, PACED)
+    }
     ways = {
         way: {
             "rates": {b: vars_of(s) for b, s in one.by_batch.items()},
@@ -122,6 +127,7 @@ def learning_plan(options: argparse.Namespace) -> LearningPlan:
 def served(
     serving: Serving,
     options: argparse.Namespace,
+    *,
     target: TargetModel,
     draft: Path,
     env: Mapping[str, str] | None = None,
@@ -131,7 +137,7 @@ def served(
     log = options.out / f"sglang-{local.server_port}.log"
     with redis_service(options.out / f"redis-{local.redis_port}", local.redis_port):
         with progress_bar("starting SGLang", Console()) as bar:
-            service = server_service(serving, local, target, draft, log, bar, env or {})
+            service = server_service(serving, local, target=target, draft=draft, log=log, report=bar, env=env or {})
         with service:
             server = measured_server(local, [draft])
             if serving.speculates:
@@ -140,7 +146,7 @@ def served(
 
 
 def rates(
-    way: str, serving: Serving, options: argparse.Namespace, target: TargetModel, draft: Path, prompts: list[Prompt]
+    way: str, serving: Serving, *, options: argparse.Namespace, target: TargetModel, draft: Path, prompts: list[Prompt]
 ) -> Rates:
     """Tokens per second of one way: `options.runs` runs per batch size, after one that is not counted."""
     lengths = options.out / "lengths.json"
@@ -148,7 +154,7 @@ def rates(
     adaptive = ("--speculative-adaptive", "--speculative-adaptive-config", str(lengths))
     chosen = replace(serving, speculates=way != OFF, extra=adaptive if way == PACED else ())
     env = {"PACELINE_REDIS_URL": ""} if way == OFF else {}
-    with served(chosen, options, target, draft, env) as server:
+    with served(chosen, options, target=target, draft=draft, env=env) as server:
         by_batch = {batch: rate(server, options, prompts, batch) for batch in options.batches}
         pacing = None if way == OFF else server.reader.replica_status().get("pacing")
         return Rates(by_batch, resolved_settings(server.url), pacing)

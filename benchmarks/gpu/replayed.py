@@ -58,7 +58,7 @@ def served_draft(draft: Path, target: Path, dtype: str, device: str) -> Eagle3Dr
 
 
 def replay_findings(
-    draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, dtype: str, label: str
+    draft: Eagle3Draft, traces: Sequence[DraftTrace], *, steps: int, dtype: str, label: str
 ) -> list[Finding]:
     """Accepted counts round by round and drafted tokens node by node, in float32 and, where served so, in bfloat16."""
     exact = [trace for trace in traces if trace.replay_exact]

@@ -62,7 +62,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with timed("models and server", report):
-            bench = start(stack, console, options, dtype, report)
+            bench = start(stack, console, options=options, dtype=dtype, report=report)
         for stage in STAGES:
             if stage in options.only:
                 console.print(f"stage: {stage}")
@@ -117,11 +117,11 @@ def timed(stage: str, report: Report) -> Iterator[None]:
     report.seconds[stage] = time.monotonic() - began_s
 
 
-def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype: str, report: Report) -> Bench:
+def start(stack: ExitStack, console: Console, *, options: argparse.Namespace, dtype: str, report: Report) -> Bench:
     """Build the models, start Redis and SGLang, and wait until capture is on."""
     plan = train_plan(options.size, options.train_seconds)
     with progress_bar("training the target (once)", console) as bar:
-        target, draft = build_models(options.data_dir, options.size, plan, options.device, bar)
+        target, draft = build_models(options.data_dir, options.size, plan=plan, device=options.device, report=bar)
     local = LocalDeployment.on_free_ports(options.out)
     running = 8 if options.tiny else 64
     serving = Serving(
@@ -134,7 +134,9 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     )
     stack.enter_context(redis_service(local.folder / f"redis-{local.redis_port}", local.redis_port))
     with progress_bar("starting SGLang", console) as bar:
-        service = server_service(serving, local, target, draft, local.folder / "sglang.log", bar)
+        service = server_service(
+            serving, local, target=target, draft=draft, log=local.folder / "sglang.log", report=bar
+        )
         stack.enter_context(service)
     server = measured_server(local, [draft])
     require_capture(server)
@@ -165,7 +167,9 @@ def checks(bench: Bench) -> None:
     report.findings.append(feature_finding(pairs, reference))
     report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference, "random draft"))
     draft = served_draft(bench.draft, folder, bench.dtype, options.device)
-    report.findings += replay_findings(draft, [p.trace for p in pairs], DRAFT_STEPS, bench.dtype, "random draft")
+    report.findings += replay_findings(
+        draft, [p.trace for p in pairs], steps=DRAFT_STEPS, dtype=bench.dtype, label="random draft"
+    )
 
 
 def learning(bench: Bench) -> None:
@@ -181,13 +185,15 @@ def learning(bench: Bench) -> None:
         device=options.device,
     )
     learned_draft = options.out / "learned"
-    learned = learn_and_serve(bench.server, folder, bench.draft, bench.prompts, plan, learned_draft)
+    learned = learn_and_serve(
+        bench.server, folder, draft=bench.draft, prompts=bench.prompts, plan=plan, folder=learned_draft
+    )
     bench.report.learned = learned
     gain = learned.finding()
     bench.report.findings += [gain, *exact_findings(learned.pairs, "learned draft")]
     draft = served_draft(learned_draft, folder, bench.dtype, options.device)
     traces = [pair.trace for pair in learned.pairs]
-    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learned draft")
+    bench.report.findings += replay_findings(draft, traces, steps=DRAFT_STEPS, dtype=bench.dtype, label="learned draft")
 
 
 def sampling(bench: Bench) -> None:

@@ -80,6 +80,7 @@ class Serving:
 def server_service(
     serving: Serving,
     local: LocalDeployment,
+    *,
     target: TargetModel,
     draft: Path,
     log: Path,

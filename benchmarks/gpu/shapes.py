@@ -31,7 +31,7 @@ _LLAMA: Mapping[str, Any] = {
 }
 
 
-def _llama(vocabulary: int, width: int, layers: int, heads: int, kv_heads: int, inner: int) -> Mapping[str, Any]:
+def _llama(vocabulary: int, width: int, *, layers: int, heads: int, kv_heads: int, inner: int) -> Mapping[str, Any]:
     sizes = {
         "vocab_size": vocabulary,
         "hidden_size": width,
@@ -46,9 +46,9 @@ def _llama(vocabulary: int, width: int, layers: int, heads: int, kv_heads: int, 
 #: By name: the config of the target, and how many tokens its draft may propose.
 SHAPES: Mapping[str, tuple[Mapping[str, Any], int]] = MappingProxyType(
     {
-        "tiny": (_llama(2048, 256, 8, 4, 2, 704), 2048),
-        "smollm2-135m": (_llama(49152, 576, 30, 9, 3, 1536), 49152),
-        "llama-3.1-8b": (_llama(128256, 4096, 32, 32, 8, 14336), 32000),
+        "tiny": (_llama(2048, 256, layers=8, heads=4, kv_heads=2, inner=704), 2048),
+        "smollm2-135m": (_llama(49152, 576, layers=30, heads=9, kv_heads=3, inner=1536), 49152),
+        "llama-3.1-8b": (_llama(128256, 4096, layers=32, heads=32, kv_heads=8, inner=14336), 32000),
     }
 )
 

@@ -123,7 +123,7 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
         given = {"replica": REPLICA, "target": TARGET, "target_version": TARGET_VERSION, **changes}
         settings = ServingConfig(redis_url=f"redis://127.0.0.1:{port}/0", buffer=buffer, **given)
         breaker = Breaker()
-        courier = CourierProcess(settings, "bench", breaker, dict, lambda: False)
+        courier = CourierProcess(settings, "bench", breaker=breaker, status=dict, is_canary_out=lambda: False)
         found = Deployed(
             settings=settings,
             capture=_capture(settings, courier, breaker),

@@ -17,6 +17,7 @@ def explain(
         str | None, typer.Option(help="Compare the last minute with so long before it, such as 90s or 1h; else 10m.")
     ] = None,
     draft: Annotated[int | None, typer.Option(help="Compare this draft's service with that of the one before.")] = None,
+    *,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
     speculator: Speculator = None,

@@ -19,6 +19,7 @@ def list_versions(
     compare: Annotated[
         tuple[int, int] | None, typer.Option(help="Two drafts, side by side.", metavar="N M", show_default=False)
     ] = None,
+    *,
     newest: Annotated[int, typer.Option(min=1, help="Versions to show.")] = 20,
     as_json: AsJsonLines = False,
     redis_url: RedisUrl = None,

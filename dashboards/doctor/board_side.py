@@ -24,6 +24,7 @@ AliasLook = Callable[[str, BoardState], tuple[bool | None, str]]
 def examine_board(
     settings: Settings,
     redis_url: str | None,
+    *,
     speculator: str | None,
     supported: Sequence[str],
     aliases: AliasLook | None,

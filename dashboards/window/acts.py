@@ -61,7 +61,7 @@ class Doorkeeper:
     unheard: Unheard
 
 
-def perform(act: Act, name: str, raw: bytes, token: str, door: Doorkeeper, now: Callable[[], float]) -> Told:
+def perform(act: Act, name: str, *, raw: bytes, token: str, door: Doorkeeper, now: Callable[[], float]) -> Told:
     """Do an order that came as JSON. Blocks on Redis, on the disk, and a tenth of a second on the token."""
     try:
         order = msgspec.json.decode(raw, type=Order)
@@ -74,11 +74,11 @@ def perform(act: Act, name: str, raw: bytes, token: str, door: Doorkeeper, now: 
         door.unheard.add(order.speculator)
         _log.warning("paceline window: %s %d refused unheard: too many wrong tokens", name, order.number)
         return _refused(429, f"got {MAX_WRONG} wrong tokens in {WINDOW_S:.0f} s, expected fewer; wait a minute")
-    return _done(act, name, order, token, door.attempts, begun, now)
+    return _done(act, name, order=order, token=token, attempts=door.attempts, begun=begun, now=now)
 
 
 def _done(
-    act: Act, name: str, order: Order, token: str, attempts: Attempts, begun: float, now: Callable[[], float]
+    act: Act, name: str, *, order: Order, token: str, attempts: Attempts, begun: float, now: Callable[[], float]
 ) -> Told:
     try:
         live = act(order, token)

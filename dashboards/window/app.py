@@ -60,7 +60,7 @@ def _panel_routes(readings: Readings) -> APIRouter:
         after: str = "",
         last_event_id: Annotated[str, Header()] = "",
     ) -> AsyncIterator[ServerSentEvent]:
-        async for event in events(readings, logs, speculator, asked, last_event_id or after):
+        async for event in events(readings, logs, speculator=speculator, asked=asked, last_id=last_event_id or after):
             yield event
 
     return router
@@ -72,7 +72,7 @@ def _act_routes(readings: Readings, acts: Acts) -> APIRouter:
 
     async def do(act: Act, name: str, request: Request, token: str) -> Response:
         raw = await _body(request)
-        told = await asyncio.to_thread(perform, act, name, raw, token, door, time.time)
+        told = await asyncio.to_thread(perform, act, name, raw=raw, token=token, door=door, now=time.time)
         if told.status == 200:
             readings.forget()
         return json_reply(told.status, told.body)

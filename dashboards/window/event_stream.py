@@ -29,6 +29,7 @@ def view_number(last_id: str) -> int:
 async def events(
     readings: Readings,
     logs: PanelLogs,
+    *,
     speculator: str,
     asked: Asked,
     last_id: str,

@@ -59,12 +59,12 @@ def judge_candidate(
         return Promotion(
             verdict=Verdict.UNJUDGED, reason=because(ReasonCode.UNJUDGED, requests=requests, left_out=reasons)
         )
-    promotion = _judged(state, claimed, line_judge, number, now_s)
+    promotion = _judged(state, claimed, line_judge=line_judge, number=number, now_s=now_s)
     left_out = promotion.reason.but(left_out=reasons or None, late=len(line_judge.late) or None)
     return replace(promotion, reason=left_out)
 
 
-def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
+def _judged(state: LearnerState, claimed: ByOutcome, *, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
     config = state.config
     came = sorted(
         (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda each: entry_order(each.entry_id)
@@ -124,7 +124,7 @@ def deliver(
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)
     has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
     must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
-    _carry_out(config, board, version.number, judged, promotion, must_canary=must_canary)
+    _carry_out(config, board, number=version.number, judged=judged, promotion=promotion, must_canary=must_canary)
     return version
 
 
@@ -152,10 +152,10 @@ def _roll_back_changed_live(state: LearnerState, board: VersionBoard, judged: Bo
 def _carry_out(
     config: LearnerConfig,
     board: VersionBoard,
+    *,
     number: int,
     judged: BoardState,
     promotion: Promotion,
-    *,
     must_canary: bool,
 ) -> None:
     if promotion.verdict is Verdict.REFUSE:

@@ -47,6 +47,7 @@ class Registry:
         self,
         tracking_uri: str,
         model: str,
+        *,
         pending: PendingRegistrations,
         artifacts: Path,
         clock: Callable[[], float] = time.monotonic,
@@ -161,7 +162,7 @@ class Registry:
                 action,
             )
         waiting = {number_of(file) for file in self._pending.files()}
-        self._mirror.reflect(store, state, board, self._run_of, waiting)
+        self._mirror.reflect(store, state, board=board, write=self._run_of, waiting=waiting)
 
     def _register(self, store: ModelStore, file: Path, registered: Collection[Key]) -> None:
         record = read_record(file)
@@ -178,4 +179,6 @@ def open_registry(config: LearnerConfig) -> Registry:
     """Return the registry of a speculator; it connects to MLflow only when it is first used."""
     artifacts = config.data_dir / "mlflow-artifacts"
     pending = open_pending(config)
-    return Registry(config.tracking_uri, config.registered_model, pending, artifacts, pages=config.mlflow_pages)
+    return Registry(
+        config.tracking_uri, config.registered_model, pending=pending, artifacts=artifacts, pages=config.mlflow_pages
+    )

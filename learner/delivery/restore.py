@@ -60,7 +60,7 @@ def _fetched(version: DraftVersion, uri: str, model: str, place: Path) -> list[P
                 f"draft {version.number}: got no weights in MLflow, expected them; they are kept of drafts that "
                 f"drafted somewhere; `paceline reproduce {version.number}` may fit it again"
             )
-        files = [download(store, known, name, place, uri) for name in DRAFT_FILES]
+        files = [download(store, known, name=name, folder=place, uri=uri) for name in DRAFT_FILES]
     got = sha256_of(place / WEIGHTS_FILE)
     if got != version.sha256:
         raise WeightsRefused(

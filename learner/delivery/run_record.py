@@ -118,7 +118,8 @@ def record_of(
     return RunRecord(
         number=published.number,
         born_at=born_at,
-        params=_params(published) | _round_params(plan, fit, promotion, learn_reason, evidence),
+        params=_params(published)
+        | _round_params(plan, fit, promotion=promotion, learn_reason=learn_reason, evidence=evidence),
         tags={SHA256_TAG: published.sha256, **against, **verdict},
         metrics=_gate_metrics(published) | _fit_metrics(fit, evidence),
         curves={LOSS: list(fit.losses)},
@@ -162,7 +163,7 @@ def _params(version: DraftVersion) -> dict[str, str]:
 
 
 def _round_params(
-    plan: TrainingPlan, fit: FitReport, promotion: Promotion, learn_reason: str, evidence: RoundEvidence | None
+    plan: TrainingPlan, fit: FitReport, *, promotion: Promotion, learn_reason: str, evidence: RoundEvidence | None
 ) -> dict[str, str]:
     found = {
         **{name: str(value) for name, value in asdict(plan).items()},

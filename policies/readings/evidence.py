@@ -19,10 +19,10 @@ def why_absent(window: Window, part: str, max_age_s: float) -> str:
 def reading(
     window: Window,
     name: str,
+    *,
     part: str,
     value: float | None,
     count: float = 0,
-    *,
     error: float | None = None,
     why: str = "nothing was counted in the window",
     floor: float = 0.0,

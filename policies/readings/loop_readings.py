@@ -21,7 +21,7 @@ def traces_out_per_second(window: Window) -> Reading:
 def traces_captured(window: Window) -> Reading:
     """By all replicas."""
     captured = _amount(window.table("traces", "traces"), "captured")
-    return reading(window, "traces_captured", "traces", captured, captured)
+    return reading(window, "traces_captured", part="traces", value=captured, count=captured)
 
 
 def traces_dropped(window: Window) -> dict[str, Reading]:
@@ -29,7 +29,7 @@ def traces_dropped(window: Window) -> dict[str, Reading]:
     captured = _amount(window.table("traces", "traces"), "captured")
     dropped = window.table("traces", "dropped") or {}
     return {
-        reason: reading(window, "traces_dropped", "traces", row.total, captured)
+        reason: reading(window, "traces_dropped", part="traces", value=row.total, count=captured)
         for reason, row in sorted(dropped.items())
     }
 
@@ -38,14 +38,22 @@ def oldest_unread_s(window: Window) -> Reading:
     """As the learner last saw it."""
     last = _last(window)
     why = "no trace waits" if last and not last.pending else "the learner does not say"
-    return _state(window, "oldest_unread_s", last.oldest_pending_s if last else None, last.pending if last else 0, why)
+    return _state(
+        window,
+        "oldest_unread_s",
+        value=last.oldest_pending_s if last else None,
+        count=last.pending if last else 0,
+        why=why,
+    )
 
 
 def oldest_kept_s(window: Window) -> Reading:
     """As the learner last saw it."""
     last = _last(window)
     why = "the buffer is empty" if last and not last.entries else "the learner does not say"
-    return _state(window, "oldest_kept_s", last.oldest_kept_s if last else None, last.entries if last else 0, why)
+    return _state(
+        window, "oldest_kept_s", value=last.oldest_kept_s if last else None, count=last.entries if last else 0, why=why
+    )
 
 
 def buffer_holds_s(window: Window) -> Reading:
@@ -54,9 +62,11 @@ def buffer_holds_s(window: Window) -> Reading:
     came = traces_in_per_second(window)
     size = last and ratio(last.bytes, last.entries)
     if last is None or not size or last.max_bytes is None or came.value is None:
-        return _state(window, "buffer_holds_s", None, 0, came.why_unknown or "sizes of traces are not known")
+        return _state(
+            window, "buffer_holds_s", value=None, count=0, why=came.why_unknown or "sizes of traces are not known"
+        )
     seconds = ratio(last.max_bytes, came.value * size)
-    return _state(window, "buffer_holds_s", seconds, last.entries, "no trace came in the window")
+    return _state(window, "buffer_holds_s", value=seconds, count=last.entries, why="no trace came in the window")
 
 
 def buffer_full_in_s(window: Window) -> Reading:
@@ -66,12 +76,16 @@ def buffer_full_in_s(window: Window) -> Reading:
     left = traces_out_per_second(window)
     size = last and ratio(last.bytes, last.entries)
     if last is None or not size or last.max_bytes is None or came.value is None or left.value is None:
-        return _state(window, "buffer_full_in_s", None, 0, came.why_unknown or "sizes of traces are not known")
+        return _state(
+            window, "buffer_full_in_s", value=None, count=0, why=came.why_unknown or "sizes of traces are not known"
+        )
     grows = (came.value - left.value) * size
     if grows <= 0.0:
-        return _state(window, "buffer_full_in_s", None, last.pending, "traces leave as fast as they come")
+        return _state(
+            window, "buffer_full_in_s", value=None, count=last.pending, why="traces leave as fast as they come"
+        )
     seconds = max(last.max_bytes - last.pending * size, 0.0) / grows
-    return _state(window, "buffer_full_in_s", seconds, last.pending, "")
+    return _state(window, "buffer_full_in_s", value=seconds, count=last.pending, why="")
 
 
 def learner_seconds(window: Window) -> dict[str, Reading]:
@@ -88,17 +102,19 @@ def _by_name(window: Window, name: str, table: str) -> dict[str, Reading]:
     learning = window.table("learner", "learning")
     count = _amount(learning, "rounds") + _amount(learning, "rests")
     rows = window.table("learner", table) or {}
-    return {key: reading(window, name, "learner", row.total, count) for key, row in sorted(rows.items())}
+    return {
+        key: reading(window, name, part="learner", value=row.total, count=count) for key, row in sorted(rows.items())
+    }
 
 
 def _rate(window: Window, name: str, traces: float) -> Reading:
     counted = _buffer(window)
     value = ratio(traces, counted.seconds) if counted else None
-    return reading(window, name, "learner", value, traces)
+    return reading(window, name, part="learner", value=value, count=traces)
 
 
-def _state(window: Window, name: str, value: float | None, count: int, why: str) -> Reading:
-    return reading(window, name, "learner", value, count, why=why)
+def _state(window: Window, name: str, *, value: float | None, count: int, why: str) -> Reading:
+    return reading(window, name, part="learner", value=value, count=count, why=why)
 
 
 def _came(window: Window) -> float:

@@ -49,7 +49,14 @@ class RatioSums:
     @property
     def standard_error(self) -> float | None:
         """Of the accept length, requests drawn as wholes; None below MIN_REQUESTS requests."""
-        return ratio_standard_error(*_SUMS(self))
+        return ratio_standard_error(
+            self.requests,
+            rounds=self.rounds,
+            accepted=self.accepted,
+            rounds_squared=self.rounds_squared,
+            rounds_accepted=self.rounds_accepted,
+            accepted_squared=self.accepted_squared,
+        )
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -62,7 +69,13 @@ class RatioSums:
 
 
 def ratio_standard_error(
-    count: int, rounds: float, accepted: float, rounds_squared: float, rounds_accepted: float, accepted_squared: float
+    count: int,
+    *,
+    rounds: float,
+    accepted: float,
+    rounds_squared: float,
+    rounds_accepted: float,
+    accepted_squared: float,
 ) -> float | None:
     """Standard error of accepted / rounds, from sums over `count` stretches drawn as wholes.
 

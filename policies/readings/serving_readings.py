@@ -59,9 +59,9 @@ def _accept_length(window: Window, is_wanted: Callable[[CellKey], bool]) -> Read
     return reading(
         window,
         "accept_length",
-        "served",
-        None if length is None else 1.0 + length,
-        ended.requests,
+        part="served",
+        value=None if length is None else 1.0 + length,
+        count=ended.requests,
         error=None if error is None else Z_95 * error,
         floor=1.0,
         why="no verify round of a captured request was served in the window",
@@ -76,7 +76,7 @@ def position_acceptance(window: Window, draft: int | None = None) -> list[Readin
             tried, stood = found.get(key.position, (0, 0))
             found[key.position] = tried + row.tried, stood + row.stood
     return [
-        reading(window, "position_acceptance", "served", stood / tried, tried)
+        reading(window, "position_acceptance", part="served", value=stood / tried, count=tried)
         for _, (tried, stood) in sorted(found.items())
         if tried
     ]
@@ -90,35 +90,37 @@ def engine_accept_length(window: Window) -> Reading:
     )
     length = ratio(accepted, of_rounds)
     value = None if length is None else 1.0 + length
-    return reading(window, "engine_accept_length", "scheduler", value, ended, why="no request ended in the window")
+    return reading(
+        window, "engine_accept_length", part="scheduler", value=value, count=ended, why="no request ended in the window"
+    )
 
 
 def tokens_per_second(window: Window) -> Reading:
     """Of all replicas together, captured requests or not; 0 is known where a scheduler was there and idle."""
     steps = _steps(window)
     seconds = window.elapsed_s("scheduler")
-    return reading(window, "tokens_per_second", "scheduler", ratio(steps.tokens, seconds), steps.steps)
+    return reading(window, "tokens_per_second", part="scheduler", value=ratio(steps.tokens, seconds), count=steps.steps)
 
 
 def step_time_ms(window: Window, bucket: int | None = None) -> Reading:
     """Mean over all decode steps, or over those of one batch bucket."""
     steps = _steps(window, bucket)
     value = ratio(1e3 * steps.seconds, steps.steps)
-    return reading(window, "step_time_ms", "scheduler", value, steps.steps, why=_NO_STEP)
+    return reading(window, "step_time_ms", part="scheduler", value=value, count=steps.steps, why=_NO_STEP)
 
 
 def running(window: Window) -> Reading:
     """Mean batch of a decode step."""
     steps = _steps(window)
     value = ratio(steps.requests, steps.steps)
-    return reading(window, "running", "scheduler", value, steps.steps, why=_NO_STEP)
+    return reading(window, "running", part="scheduler", value=value, count=steps.steps, why=_NO_STEP)
 
 
 def tokens_per_request_step(window: Window) -> Reading:
     """The accept length that counts for speed: of all requests, and 1 in plain steps."""
     steps = _steps(window)
     value = ratio(steps.tokens, steps.requests)
-    return reading(window, "tokens_per_request_step", "scheduler", value, steps.steps, why=_NO_STEP)
+    return reading(window, "tokens_per_request_step", part="scheduler", value=value, count=steps.steps, why=_NO_STEP)
 
 
 def decode_share(window: Window) -> Reading:
@@ -129,7 +131,7 @@ def decode_share(window: Window) -> Reading:
     """
     steps = _steps(window)
     seconds = window.member_seconds("scheduler")
-    return reading(window, "decode_share", "scheduler", ratio(steps.seconds, seconds), steps.steps)
+    return reading(window, "decode_share", part="scheduler", value=ratio(steps.seconds, seconds), count=steps.steps)
 
 
 _NO_STEP = "no decode step was taken in the window"

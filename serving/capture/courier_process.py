@@ -35,6 +35,7 @@ class CourierProcess:
         self,
         settings: config.ServingConfig,
         boot: str,
+        *,
         breaker: Breaker,
         status: Callable[[], Mapping[str, Any]],
         is_canary_out: Callable[[], bool],

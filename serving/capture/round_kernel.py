@@ -18,7 +18,7 @@ BLOCK = 4096
 
 
 def pack_round(
-    result: Any, verify_input: Any, seq_lens: Tensor, logits: Tensor, features: Tensor | None, rows: Tensor | None
+    result: Any, verify_input: Any, *, seq_lens: Tensor, logits: Tensor, features: Tensor | None, rows: Tensor | None
 ) -> Tensor:
     """A fresh buffer (wire/packed_round.py) of a round of chains, on the device of `logits` [B * W, V]; never waits.
 

@@ -90,9 +90,12 @@ class SglangCapture:
             return
         self.rounds += len(chosen.rows)
         with losing_on_fault(self._lose_launched, chosen):
-            _attach(logits_output, self._verified(chosen, result, verify_input, batch, logits_output))
+            _attach(
+                logits_output,
+                self._verified(chosen, result, verify_input=verify_input, batch=batch, logits_output=logits_output),
+            )
 
-    def _verified(self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any) -> _Launched:
+    def _verified(self, chosen: Chosen, result: Any, *, verify_input: Any, batch: Any, logits_output: Any) -> _Launched:
         if not chosen.target_version:
             return UncapturedForward(chosen, self._consume_uncaptured)
         logits = logits_output.next_token_logits
@@ -103,7 +106,14 @@ class SglangCapture:
 
             is_plain = not _has_probs(chosen, verify_input) and has_best_alone(chosen.is_greedy, self._settings.teacher)
             if is_plain and fits(verify_input, logits, features):
-                packed = pack_round(result, verify_input, batch.seq_lens, logits, features, chosen.row_index)
+                packed = pack_round(
+                    result,
+                    verify_input,
+                    seq_lens=batch.seq_lens,
+                    logits=logits,
+                    features=features,
+                    rows=chosen.row_index,
+                )
                 dtype = FEATURE_DTYPES[torch.float32 if features is None else features.dtype]
                 head = partial(_packed_head, chosen, verify_input.draft_token_num, dtype)
                 return ForwardOutput(
@@ -113,7 +123,7 @@ class SglangCapture:
                     on_consume=self._consume,
                     on_copy_failed=self._copy_failed,
                 )
-        tensors = self._round_tensors(chosen, result, verify_input, batch, logits)
+        tensors = self._round_tensors(chosen, result, verify_input=verify_input, batch=batch, logits=logits)
         if features is not None:
             tensors |= _committed_rows(features, result[2], chosen.row_index)
         head = partial(_verify_head, chosen, is_tree(verify_input))
@@ -122,7 +132,7 @@ class SglangCapture:
         )
 
     def _round_tensors(
-        self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits: torch.Tensor
+        self, chosen: Chosen, result: Any, *, verify_input: Any, batch: Any, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """All of a round but its features, by single operations: for what the kernel does not know."""
         _, accept_lens, accept_index = result

@@ -25,7 +25,7 @@ class StepCells:
     def __init__(self) -> None:
         self._sums: dict[tuple[int, int], _Sums] = {}
 
-    def add(self, batch_size: int, draft_steps: int | None, took_s: float, tokens: int, requests: int) -> None:
+    def add(self, batch_size: int, draft_steps: int | None, *, took_s: float, tokens: int, requests: int) -> None:
         """One step of a batch of `batch_size`, of whose `requests` that still ran it committed `tokens`.
 
         `draft_steps` None: their number is not known.

@@ -186,10 +186,10 @@ class StepClock:
         self._time.end("prefill", at_s, is_idle=is_idle)
 
     def _add_step(
-        self, batch_size: int, draft_steps: int | None, at_s: float, tokens: int, live: int, is_idle: bool
+        self, batch_size: int, draft_steps: int | None, *, at_s: float, tokens: int, live: int, is_idle: bool
     ) -> None:
         took_s = self._time.end("decode", at_s, is_idle=is_idle)
-        self._cells.add(batch_size, draft_steps, took_s, tokens, live)
+        self._cells.add(batch_size, draft_steps, took_s=took_s, tokens=tokens, requests=live)
 
 
 def _hidden(ended: Sequence[Any]) -> int:

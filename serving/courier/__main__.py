@@ -34,6 +34,7 @@ from .trace_window import TraceWindow, trace_maker
 def run_courier(
     settings: config.ServingConfig,
     endpoint: str,
+    *,
     has_predecessor: bool,
     boot: str,
     held: str,
@@ -63,14 +64,14 @@ def run_courier(
     courier = Courier(
         receiver,
         settings.teacher,
-        assembler,
-        counts,
-        breaker,
-        RedisTraceBuffer(client, settings.buffer),
-        board,
-        name,
-        settings.backlog_bytes,
-        monitor,
+        assembler=assembler,
+        counts=counts,
+        breaker=breaker,
+        buffer=RedisTraceBuffer(client, settings.buffer),
+        board=board,
+        name=name,
+        backlog_bytes=settings.backlog_bytes,
+        monitor=monitor,
         redis_clock=RedisClock(client),
     )
     try:
@@ -83,7 +84,14 @@ def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
     endpoint, parent, has_predecessor, boot, held = sys.argv[1:6]
     # The parent's id is an argument because the parent may be gone before this line is reached.
-    run_courier(config.from_env(), endpoint, has_predecessor == "yes", boot, held, lambda: os.getppid() != int(parent))
+    run_courier(
+        config.from_env(),
+        endpoint,
+        has_predecessor=has_predecessor == "yes",
+        boot=boot,
+        held=held,
+        is_orphan=lambda: os.getppid() != int(parent),
+    )
 
 
 if __name__ == "__main__":

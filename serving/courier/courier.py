@@ -50,6 +50,7 @@ class Courier:
         self,
         source: Source,
         teacher: TeacherWidth,
+        *,
         assembler: WindowAssembler,
         counts: CaptureCounts,
         breaker: Breaker,

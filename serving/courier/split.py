@@ -65,16 +65,24 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     logprobs = arrays.get(COMMITTED_LOGPROBS)
     shares: list[RequestForward] = []
     for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
-        shares.append(
-            RequestVerify(
-                head.request_ids[i], head.draft_version, head.target_version,
-                row[width], row[0], verdicts[i, 1:width].astype(np.int32),
-                row[-1] - 1,  # SGLang counts the bonus token
-                *_on_path(verdicts[i, :width] >= 0, *teachers[i]),
-                features[end - row[-1] : end], head.feature_dtype, commit,
-                head.is_tree, None if logprobs is None or head.is_greedy[i] else logprobs[i],
-            )
-        )  # fmt: skip
+        teacher_ids, teacher_logprobs = _on_path(verdicts[i, :width] >= 0, *teachers[i])
+        share = RequestVerify(
+            request_id=head.request_ids[i],
+            draft_version=head.draft_version,
+            target_version=head.target_version,
+            root=row[width],
+            root_token=row[0],
+            drafted=verdicts[i, 1:width].astype(np.int32),
+            accepted=row[-1] - 1,  # SGLang counts the bonus token
+            teacher_ids=teacher_ids,
+            teacher_logprobs=teacher_logprobs,
+            features=features[end - row[-1] : end],
+            feature_dtype=head.feature_dtype,
+            commit=commit,
+            is_tree=head.is_tree,
+            committed_logprobs=None if logprobs is None or head.is_greedy[i] else logprobs[i],
+        )
+        shares.append(share)
     return shares
 
 
@@ -104,11 +112,19 @@ def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
     rows = zip(head.request_ids, head.facts, head.spans, head.commits, prefixes, strict=True)
     return [
         RequestPrefill(
-            request_id, head.draft_version, head.target_version, facts, start,
-            ids[begin:end], features[begin:end], head.feature_dtype, commit, prefix,
+            request_id=request_id,
+            draft_version=head.draft_version,
+            target_version=head.target_version,
+            facts=facts,
+            start=start,
+            ids=ids[begin:end],
+            features=features[begin:end],
+            feature_dtype=head.feature_dtype,
+            commit=commit,
+            prefix=prefix,
         )
         for request_id, facts, (start, begin, end), commit, prefix in rows
-    ]  # fmt: skip
+    ]
 
 
 def top_logprobs(logits: npt.NDArray[np.float32], top_k: int) -> tuple[Int32s, Float16s]:

@@ -19,7 +19,10 @@ SUPPORTED = ("0.5.23", "0.5.22")
 
 
 def found(environ, aliases=None):
-    return {one.topic: one for one in examine_board(read_settings(environ), None, None, SUPPORTED, aliases)}
+    return {
+        one.topic: one
+        for one in examine_board(read_settings(environ), None, speculator=None, supported=SUPPORTED, aliases=aliases)
+    }
 
 
 def test_without_a_url_it_is_said_what_to_set():
@@ -62,7 +65,7 @@ def test_a_real_redis_is_asked_for_its_room_and_the_live_version(redis_client, r
     try:
         (wrong,) = [
             one
-            for one in examine_board(read_settings(environ), None, None, SUPPORTED, None)
+            for one in examine_board(read_settings(environ), None, speculator=None, supported=SUPPORTED, aliases=None)
             if one.level is Level.WRONG and one.topic == "Redis"
         ]
         assert "got maxmemory 1048576, expected at least" in wrong.sentence

@@ -196,7 +196,7 @@ def test_acts_that_are_not_heard_are_on_record_as_one_entry_a_minute(access):
     )
     door = Doorkeeper(Attempts(lambda: 0.0), unheard)
     raw = msgspec.json.encode(Order("demo", 2, VersionState.LIVE, "worse"))
-    wrong = lambda token: perform(refuse, "rollback", raw, token, door, lambda: 0.0).status  # noqa: E731 - a name
+    wrong = lambda token: perform(refuse, "rollback", raw=raw, token=token, door=door, now=lambda: 0.0).status  # noqa: E731 - a name
     assert [wrong("a wrong token") for _ in range(MAX_WRONG)] == [403] * MAX_WRONG
     assert [wrong(TOKEN) for _ in range(3)] == [429] * 3
     ((seconds, tell),) = due

@@ -54,7 +54,9 @@ class Tabs:
     async def hear(self, count: int, last_id: str = "", speculator: str = "", between=lambda: None):
         """The first `count` events as (event, id, data)."""
         found = []
-        async with aclosing(events(self.readings, self.logs, speculator, Asked(), last_id, self.pause)) as stream:
+        async with aclosing(
+            events(self.readings, self.logs, speculator=speculator, asked=Asked(), last_id=last_id, pause=self.pause)
+        ) as stream:
             async for event in stream:
                 found.append((event.event, event.id, json.loads(event.raw_data)))
                 if len(found) == count:

@@ -67,7 +67,9 @@ class House:
         """A learner as a new process would have it, in memory once the claim of the one before on its name expired."""
         getattr(self.board, "_boots", {}).clear()
         pending = PendingRegistrations(self.pending)
-        registry = Registry(NO_MLFLOW, "paceline-default", pending, self.config.data_dir / "artifacts")
+        registry = Registry(
+            NO_MLFLOW, "paceline-default", pending=pending, artifacts=self.config.data_dir / "artifacts"
+        )
         return Learner(replace(self.config, **changes), self.buffer, self.board, registry=registry)
 
     def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:

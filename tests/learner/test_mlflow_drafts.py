@@ -41,7 +41,7 @@ class Reviewed:
         house.config = replace(house.config, mlflow_uri=self.uri, learn="always")
         self.house = house
         self.pending = PendingRegistrations(house.pending)
-        self.registry = Registry(self.uri, MODEL, self.pending, folder / "artifacts")
+        self.registry = Registry(self.uri, MODEL, pending=self.pending, artifacts=folder / "artifacts")
         self.learner = Learner(house.config, house.buffer, house.board, registry=self.registry)
         self.client = open_client(self.uri)
 

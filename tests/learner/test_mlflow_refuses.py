@@ -376,7 +376,10 @@ def test_a_slow_mlflow_holds_no_learning_round_and_is_told_by_one_learner_at_a_t
 
     monkeypatch.setattr(Registry, "_connect", slow)
     pending, artifacts = PendingRegistrations(house.pending), house.folder / "artifacts"
-    ours, theirs = (Registry(house.uri, MODEL, pending, artifacts, house.clock, patience_s=0.0) for _ in range(2))
+    ours, theirs = (
+        Registry(house.uri, MODEL, pending=pending, artifacts=artifacts, clock=house.clock, patience_s=0.0)
+        for _ in range(2)
+    )
     house.enqueue(ours, 1)
     house.move(1, VersionState.LIVE)
     assert not synced(house, ours)

@@ -76,14 +76,14 @@ class Rig:
         self.courier = Courier(
             self.line,
             TeacherWidth(1, 1),
-            made,
-            self.counts,
-            self.breaker,
-            self.buffer,
-            self.board,
-            MemberName(self.board, "replica:rep", boot),
-            backlog_bytes,
-            DraftMonitor(self.board, "rep", CanaryRules(), GuardLimits()),
+            assembler=made,
+            counts=self.counts,
+            breaker=self.breaker,
+            buffer=self.buffer,
+            board=self.board,
+            name=MemberName(self.board, "replica:rep", boot),
+            backlog_bytes=backlog_bytes,
+            monitor=DraftMonitor(self.board, "rep", CanaryRules(), GuardLimits()),
             clock=lambda: self.now,
         )
 

@@ -293,7 +293,12 @@ def settings_for(redis_url):
 def courier(redis_url, redis_client, monkeypatch, clock):
     monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
     process = CourierProcess(
-        settings_for(redis_url), "boot", Breaker(), lambda: {"draft_version": 7}, lambda: False, clock
+        settings_for(redis_url),
+        "boot",
+        breaker=Breaker(),
+        status=lambda: {"draft_version": 7},
+        is_canary_out=lambda: False,
+        clock=clock,
     )
     process._spawn()  # without the thread: the test looks after it itself
     yield process
@@ -424,7 +429,13 @@ def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(cou
 @pytest.fixture
 def other(courier, redis_url):
     """The courier of another server of the same name."""
-    process = CourierProcess(settings_for(redis_url), "other", Breaker(), lambda: {"draft_version": 8}, lambda: False)
+    process = CourierProcess(
+        settings_for(redis_url),
+        "other",
+        breaker=Breaker(),
+        status=lambda: {"draft_version": 8},
+        is_canary_out=lambda: False,
+    )
     yield process
     process.stop()
 

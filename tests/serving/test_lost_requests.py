@@ -40,9 +40,18 @@ class Served:
         buffer = MemoryTraceBuffer(BufferConfig(), clock=lambda: self.now)
         name = MemberName(board, "replica:rep", "boot")
         self.courier = Courier(
-            self.receiver, TeacherWidth(1, 1), made, self.counts, breaker, buffer, board, name, 1 << 20, monitor,
-            lambda: self.now,
-        )  # fmt: skip
+            self.receiver,
+            TeacherWidth(1, 1),
+            assembler=made,
+            counts=self.counts,
+            breaker=breaker,
+            buffer=buffer,
+            board=board,
+            name=name,
+            backlog_bytes=1 << 20,
+            monitor=monitor,
+            clock=lambda: self.now,
+        )
         self.reports = 0
 
     def send(self, *forwards):

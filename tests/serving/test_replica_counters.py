@@ -133,7 +133,7 @@ def fullest(board):
         row.tried, row.stood = [12_345_678] * 5, [9_876_543] * 5
     counters._served._lengths = [1_234_567] * 13
     for batch in (1, 2, 4, 8, 16, 32, 64, 128):
-        steps.add(batch, 5, 0.01, 10**9, 10**8)
+        steps.add(batch, 5, took_s=0.01, tokens=10**9, requests=10**8)
     for i in range(REPORTED_REQUESTS):
         for at in range(120):
             monitor.add(verify(f"long-{i}", 109, 3, finish="stop" if at == 119 else ""))

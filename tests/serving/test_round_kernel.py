@@ -33,7 +33,9 @@ def pack(*arguments):
     from paceline.serving.capture import round_kernel
 
     round_kernel.BLOCK = BLOCK
-    return round_kernel.pack_round(*arguments)
+    return round_kernel.pack_round(
+        *arguments[:2], **dict(zip(("seq_lens", "logits", "features", "rows"), arguments[2:], strict=True))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,9 @@ def by_operations(chosen, features, answered):
     """The same round as any machine without a GPU has it."""
     settings = CaptureSettings(TeacherWidth(4, 1), features=features, sizes=WindowSizes(2048, 512))
     capture = SglangCapture(settings, None, RequestChoice(1.0, CaptureCounts(), int, str), Breaker())
-    return capture._verified(chosen, *answered)
+    return capture._verified(
+        chosen, answered[0], **dict(zip(("verify_input", "batch", "logits_output"), answered[1:], strict=True))
+    )
 
 
 def shares(output, requests):

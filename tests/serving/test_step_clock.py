@@ -273,7 +273,7 @@ def test_without_its_hooks_a_clock_counts_nothing():
 def test_a_table_of_steps_is_bounded_and_loses_none(steps):
     table, wanted = StepCells(), Counter()
     for batch, drafts, tokens in steps:
-        table.add(batch, drafts, 0.01, tokens, batch)
+        table.add(batch, drafts, took_s=0.01, tokens=tokens, requests=batch)
         wanted.update(steps=1, tokens=tokens, requests=batch)
     cells = table.cells()
     assert len(cells) <= MAX_CELLS + 1

@@ -19,7 +19,7 @@ _USUAL_STEPS = 3
 _READY = "READY"
 
 
-def write_model(store: ModelStore, run: str, number: int, sha256: str, params: dict[str, str]) -> str:
+def write_model(store: ModelStore, run: str, *, number: int, sha256: str, params: dict[str, str]) -> str:
     """The id of the logged model of a run, complete; one that an interrupted attempt began is completed."""
     client = store.client
     begun = client.search_logged_models([store.experiment], filter_string=f"source_run_id = '{run}'")
@@ -49,7 +49,7 @@ def has_weights(store: ModelStore, known: KnownVersion) -> bool:
     return any(file.path == WEIGHTS_FILE for file in store.client.list_logged_model_artifacts(known.model_id))
 
 
-def download(store: ModelStore, known: KnownVersion, name: str, folder: Path, uri: str) -> Path:
+def download(store: ModelStore, known: KnownVersion, *, name: str, folder: Path, uri: str) -> Path:
     """One of a draft's files as MLflow at `uri` keeps it, below `folder`; wherever its version has it."""
     source = f"models:/{store.model}/{known.at}/{name}"
     artifacts = mlflow_library("artifacts")

@@ -59,7 +59,8 @@ class BoardMirror:
 
     def register(self, store: ModelStore, record: RunRecord, run: str) -> None:
         """Make the record's version of its `run`, in which everything is logged."""
-        model_id = write_model(store, run, *record.key, dict(record.params))
+        number, sha256 = record.key
+        model_id = write_model(store, run, number=number, sha256=sha256, params=dict(record.params))
         log_points(store, run, record.summary, model_id)
         name_output(store, run, model_id, record.number)
         end_run(store, run, record.born_at)
@@ -72,6 +73,7 @@ class BoardMirror:
         self,
         store: ModelStore,
         state: BoardState,
+        *,
         board: VersionBoard | None,
         write: WriteRun,
         waiting: Collection[int] = (),
@@ -113,7 +115,7 @@ class BoardMirror:
     ) -> dict[int, ServedDraft]:
         if board is None:
             return {}
-        return self._served.log(store, state, known, lambda: served_on(board), board.now())
+        return self._served.log(store, state, known=known, read=lambda: served_on(board), now_s=board.now())
 
     def _log_lineage(
         self,

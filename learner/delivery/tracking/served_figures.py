@@ -49,6 +49,7 @@ class ServedFigures:
         self,
         store: ModelStore,
         state: BoardState,
+        *,
         known: Mapping[Key, KnownVersion],
         read: Callable[[], Mapping[int, ServedDraft]],
         now_s: float,
