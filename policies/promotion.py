@@ -156,8 +156,8 @@ def _interval(counts: Floats, confidence: float, rng: np.random.Generator) -> tu
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def _pooled_gain(
-    accepted: Floats, rounds: Floats, *, their_accepted: Floats, their_rounds: Floats, axis: int = -1
+def _pooled_gain(  # noqa: PLR0917 - SciPy gives the samples by place
+    accepted: Floats, rounds: Floats, their_accepted: Floats, their_rounds: Floats, axis: int = -1
 ) -> Floats:
     ours = accepted.sum(axis=axis) / rounds.sum(axis=axis)
     theirs = their_accepted.sum(axis=axis) / their_rounds.sum(axis=axis)

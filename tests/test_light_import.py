@@ -17,7 +17,14 @@ def heavy_after(*modules: str) -> list[str]:
 
 
 def test_the_command_line_and_what_a_reader_of_traces_needs_load_nothing_heavy() -> None:
-    light = ("cli", "buffer.trace", "buffer.version", "policies.promotion", "serving.config", "learner.config")
+    light = (
+        "cli",
+        "buffer.stream.trace",
+        "buffer.board.version",
+        "policies.promotion",
+        "serving.config",
+        "learner.config",
+    )
     assert heavy_after("paceline", *(f"paceline.{name}" for name in light)) == []
 
 

@@ -26,9 +26,9 @@ clocks = st.dictionaries(
 )
 periods = st.builds(
     Amounts,
-    st.dictionaries(served_keys, cells, max_size=6),
-    st.dictionaries(step_keys, steps, min_size=1, max_size=6),
-    clocks,
+    served=st.dictionaries(served_keys, cells, max_size=6),
+    steps=st.dictionaries(step_keys, steps, min_size=1, max_size=6),
+    seconds=clocks,
 )
 
 

@@ -29,7 +29,7 @@ def test_the_site_opened_as_files_asks_nobody_and_its_search_finds(site: Path) -
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: said.append(str(error)))
-        for name in ("index.html", "window.html", "repository/index.html"):
+        for name in ("index.html", "monitoring.html", "repository/index.html"):
             page.goto((site / name).as_uri())
         page.fill(".md-search__input", "rollback")
         page.wait_for_selector(".md-search-result__link[href*='commands.html']")
