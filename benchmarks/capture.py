@@ -37,7 +37,7 @@ from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 from .measure.paired import in_rounds
-from .measure.suspended import resumed, suspended
+from .measure.processes import resumed, suspended
 
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.

@@ -28,8 +28,7 @@ from .hook_cost.operations import operations
 from .hook_cost.times import hook_times
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
-from .measure.suspended import resumed
-from .measure.vitals import child_named
+from .measure.processes import child_named, resumed
 
 BATCHES = (1, 8, 32, 64)
 DRAFTS = (3, 7)

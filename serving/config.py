@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..buffer.config import BufferConfig
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
-from ..buffer.settings.pacing_names import PacingName
+from ..buffer.settings.kinds import PacingName
 from ..buffer.settings.sources import read_settings
 from ..buffer.settings.table import FIRST_VERSION, FOLLOW
 from ..buffer.stream.feature_rows import FeatureDtype
-from .wire.teacher_width import TeacherWidth
+from .wire.request_forward import TeacherWidth
 
 #: Where replay cannot judge a draft and nothing else was set: long enough for most requests to end within a turn.
 CANARY_TURN_S = 30.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
 from ..buffer.plain_text import printable
-from ..buffer.settings.pacing_names import PacingName
+from ..buffer.settings.kinds import PacingName
 from . import config, hook_targets, sglang_hook_install, sglang_speculation
 from .breaker import Breaker
 from .supported_release import check_release

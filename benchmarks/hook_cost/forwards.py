@@ -11,7 +11,7 @@ from ...serving.capture.prefill_rows import WindowSizes
 from ...serving.capture.request_choice import RequestChoice
 from ...serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from ...serving.wire.counts import CaptureCounts
-from ...serving.wire.teacher_width import TeacherWidth
+from ...serving.wire.request_forward import TeacherWidth
 
 #: Small, so that times are those of calls and not of arithmetic.
 VOCAB = 64

@@ -18,7 +18,7 @@ from ...rig.progress import Report
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
 from .measured_server import BY, DraftWeights, MeasuredServer, under_new_ids
-from .vitals import Vitals, child_named, vitals
+from .processes import Vitals, child_named, vitals
 
 WARM_UP_S = 10.0  # of traffic before the first swap
 SAMPLE_S = 1.0

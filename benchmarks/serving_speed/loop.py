@@ -18,7 +18,7 @@ from ...rig.reader import SpeculatorReader, drain_check
 from ...rig.services import Service, learner_service, redis_service
 from ...rig.speed.arm import PACED_STEPS, Arm
 from ..measure.measured_server import wait_until
-from ..measure.suspended import resumed, suspended
+from ..measure.processes import resumed, suspended
 from .recorded import Hold
 
 #: A round of a slow machine, with what waited before it.

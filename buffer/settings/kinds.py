@@ -1,5 +1,6 @@
-"""Kinds of values that several settings take, as msgspec converts and checks them."""
+"""Kinds of values that settings take, as msgspec converts and checks them."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -22,3 +23,11 @@ Name = Annotated[
         description="1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
     ),
 ]
+
+
+class PacingName(StrEnum):
+    """How the number of draft steps is chosen on a server started with --speculative-adaptive."""
+
+    OFF = "off"  # SGLang's own rule
+    GOODPUT = "goodput"
+    SWEEP = "sweep"  # every length in turn: what `paceline pacing-costs` measures by

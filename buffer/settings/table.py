@@ -7,9 +7,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ..plain_text import masked
-from .kinds import Count, Name, Portion, Seconds, Text, Whole
+from .kinds import Count, Name, PacingName, Portion, Seconds, Text, Whole
 from .learner_rows import LEARNER_ROWS
-from .pacing_names import PacingName
 from .setting import Reader, Setting
 
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -13,7 +14,6 @@ from .attempts import Attempts, Unheard
 from .event_stream import events
 from .files import page_files
 from .guard import Guard
-from .json_reply import json_reply
 from .panel_log import PanelLogs
 from .panels import DEFAULT_SPAN_S, PANELS, Asked, one_panel
 from .readings import Readings
@@ -47,11 +47,11 @@ def _panel_routes(readings: Readings) -> APIRouter:
             raise HTTPException(404, f"panel: got {panel!r}, expected one of {list(PANELS)}")
         name = speculator or next(iter(await readings.names()), "")
         if why := await readings.why_unknown(name):
-            return json_reply(404 if await readings.names() else 503, {"not_known": why})
+            return _json_reply(404 if await readings.names() else 503, {"not_known": why})
         view = await readings.current(name)
         if view.look is None:
-            return json_reply(503, {"not_known": view.trouble, "since": view.since})
-        return json_reply(200, await asyncio.to_thread(one_panel, panel, view.look, asked))
+            return _json_reply(503, {"not_known": view.trouble, "since": view.since})
+        return _json_reply(200, await asyncio.to_thread(one_panel, panel, view.look, asked))
 
     @router.get("/stream", response_class=EventSourceResponse)
     async def stream(
@@ -75,7 +75,7 @@ def _act_routes(readings: Readings, acts: Acts) -> APIRouter:
         told = await asyncio.to_thread(perform, act, name, raw=raw, token=token, door=door, now=time.time)
         if told.status == 200:
             readings.forget()
-        return json_reply(told.status, told.body)
+        return _json_reply(told.status, told.body)
 
     @router.post("/acts/promote")
     async def promote(request: Request, x_paceline_token: Annotated[str, Header()] = "") -> Response:
@@ -102,4 +102,9 @@ async def _body(request: Request) -> bytes:
 
 async def _refusal(_: Request, fault: Exception) -> Response:
     assert isinstance(fault, HTTPException)  # noqa: S101 - registered for it alone
-    return json_reply(fault.status_code, {"refused": fault.detail})
+    return _json_reply(fault.status_code, {"refused": fault.detail})
+
+
+def _json_reply(status: int, values: Any) -> Response:
+    """`values` as JSON; what is not finite becomes null."""
+    return Response(msgspec.json.encode(values), status, media_type="application/json")

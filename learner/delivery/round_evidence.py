@@ -21,7 +21,7 @@ from ..judging.line_judge import LineJudge
 from ..state.learner_state import LearnerState
 
 #: Contexts of the two data sets of a run.
-TRAFFIC_WINDOW = "traffic window"
+TRAFFIC_WINDOW = "traffic"
 JUDGED = "judged requests"
 
 

@@ -26,8 +26,7 @@ from ..wire.messages import (
     PrefillHead,
     VerifyHead,
 )
-from ..wire.request_forward import Commit
-from ..wire.teacher_width import TeacherWidth
+from ..wire.request_forward import Commit, TeacherWidth
 from .committed_chances import committed_logprobs
 from .device_output import FEATURE_DTYPES, Chosen, ForwardOutput, UncapturedForward
 from .draft_path import is_tree, tokens_on, tree_path

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..wire.messages import BEST_IDS, LOGITS, TEACHER_IDS, TEACHER_LOGPROBS
-from ..wire.teacher_width import TeacherWidth
+from ..wire.request_forward import TeacherWidth
 
 
 def teacher_of(

@@ -17,8 +17,7 @@ from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
 from ..wire.messages import MEMBER, POLL_S, Message, WireForward
-from ..wire.request_forward import RequestForward
-from ..wire.teacher_width import TeacherWidth
+from ..wire.request_forward import RequestForward, TeacherWidth
 from .account import BEAT_S, ReplicaAccount
 from .assembler import WindowAssembler
 from .backlog import Backlog

@@ -24,8 +24,7 @@ from ..wire.messages import (
     arrays_of,
 )
 from ..wire.packed_round import unpacked
-from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestForward, RequestPrefill, RequestVerify
-from ..wire.teacher_width import TeacherWidth
+from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestForward, RequestPrefill, RequestVerify, TeacherWidth
 
 
 def running_ids(forward: WireForward) -> list[str]:

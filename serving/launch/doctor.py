@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ...buffer.errors import CaptureUnavailable, ConfigError, told
 from ...buffer.finding import Finding, Level, exit_code
-from ...buffer.settings.pacing_names import PacingName
+from ...buffer.settings.kinds import PacingName
 from .. import config
 from ..cpu_host.config import is_wanted_here
 from ..cpu_host.defaults import is_accelerator_present, unserved

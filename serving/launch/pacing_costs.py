@@ -26,7 +26,7 @@ from ...buffer.board.board_access import passing_board
 from ...buffer.board.member_status import PacingSaid, read_status
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import ConfigError, PacelineError
-from ...buffer.settings.pacing_names import PacingName
+from ...buffer.settings.kinds import PacingName
 from ...buffer.settings.sources import Settings
 from ...buffer.settings.table import LOCAL_REDIS
 from ..cpu_host.defaults import value_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...buffer.errors import ConfigError
-from ...buffer.settings.pacing_names import PacingName
+from ...buffer.settings.kinds import PacingName
 from ...policies.pacing.goodput import GoodputPacing
 from ...policies.pacing.policy import SweepPacing
 from .. import sglang_ranks

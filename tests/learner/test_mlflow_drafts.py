@@ -97,11 +97,11 @@ def test_a_run_says_what_its_draft_learnt_from_and_was_judged_on(reviewed: Any) 
     assert (record.params["round"], record.params["weighting"]) == ("1", report.fit.weighting)
 
     inputs = {told.dataset.name: told for told in run.inputs.dataset_inputs}
-    assert set(inputs) == {"traffic window", "judged requests"}
+    assert set(inputs) == {"traffic", "judged requests"}
     entries = list(reviewed.house.buffer.replay(1000))
     learnt = [entry for entry in entries if entry.trace.trace_id in {t.trace_id for t in not_held_out(traces)}]
-    tags = {tag.key: tag.value for tag in inputs["traffic window"].tags}
-    assert inputs["traffic window"].dataset.digest == digest_of([entry.entry_id for entry in learnt])
+    tags = {tag.key: tag.value for tag in inputs["traffic"].tags}
+    assert inputs["traffic"].dataset.digest == digest_of([entry.entry_id for entry in learnt])
     assert (tags["mlflow.data.context"], tags["paceline.traces"]) == ("training", str(len(learnt)))
     times = [entry.trace.born_at for entry in learnt]
     assert (float(tags["paceline.first_at"]), float(tags["paceline.last_at"])) == (min(times), max(times))

@@ -76,7 +76,7 @@ def record(house: House, number: int, **changes: Any) -> RunRecord:
         started_at=1.7e9,
         learner="learner-a",
         refit=refit,
-        traffic={"traffic window": traffic, "judged requests": traffic},
+        traffic={"traffic": traffic, "judged requests": traffic},
     )
     made = record_of(house.version(number), TrainingPlan(), FIT, GATE, born_at=1.7e9, first_step=0, evidence=evidence)
     return replace(made, **changes)

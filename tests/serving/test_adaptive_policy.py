@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.settings.kinds import PacingName
 from paceline.policies.pacing.goodput import GoodputPacing
 from paceline.policies.pacing.policy import SweepPacing
 from paceline.policies.pacing.step_costs import CostTable

@@ -20,8 +20,7 @@ from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.messages import Message
-from paceline.serving.wire.request_forward import Commit
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, TeacherWidth
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 from wire_forwards import prefill, verify

@@ -35,8 +35,7 @@ from paceline.serving.wire.messages import (
     VerifyHead,
     to_wire,
 )
-from paceline.serving.wire.request_forward import Commit, RequestFacts
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, RequestFacts, TeacherWidth
 from waiting import until
 
 FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
-from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.settings.kinds import PacingName
 from paceline.serving import hook_targets, plugin, replica, sglang_hook_install, sglang_speculation
 from paceline.serving import supported_release as release
 from paceline.serving.breaker import Breaker

@@ -12,8 +12,7 @@ from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCaptu
 from paceline.serving.courier.split import running_ids, split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import READ_IDS
-from paceline.serving.wire.request_forward import Commit, RequestVerify
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, RequestVerify, TeacherWidth
 from sglang_double import batch_of, request
 
 WIDTH = TeacherWidth(sampled=4, greedy=1)

@@ -13,7 +13,7 @@ from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.messages import FEATURES, READ_IDS
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import TeacherWidth
 from sglang_double import batch_of, request
 
 SIZES = WindowSizes(trace_tokens=16, context_tokens=4)

@@ -21,8 +21,7 @@ from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.messages import BEST_IDS, FEATURES, PACKED, VERDICTS
 from paceline.serving.wire.packed_round import committed_part, unpacked
-from paceline.serving.wire.request_forward import Commit
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, TeacherWidth
 
 WIDTH, DIM, BLOCK = 4, 6, 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

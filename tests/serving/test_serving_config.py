@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.settings.kinds import PacingName
 from paceline.buffer.stream.feature_rows import FeatureDtype
 from paceline.serving import plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env

@@ -19,8 +19,7 @@ from paceline.serving.capture.teacher import best_tokens
 from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import FEATURES, PrefillHead, VerifyHead, arrays_of
-from paceline.serving.wire.request_forward import Commit, RequestFacts
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, RequestFacts, TeacherWidth
 from sglang_double import batch_of, request
 
 FACTS = RequestFacts(tenant="", sampling=Sampling(), verdict_rule=VerdictRule.GREEDY)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 from sglang.srt.runtime_context import get_parallel
-from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.settings.kinds import PacingName
 from paceline.serving import sglang_ranks
 from paceline.serving.pacing.sglang_pacing import SglangPacing
 from paceline.serving.swap.commands import Act, SwapCommand

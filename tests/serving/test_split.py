@@ -28,8 +28,7 @@ from paceline.serving.wire.messages import (
     encode_message,
     to_wire,
 )
-from paceline.serving.wire.request_forward import Commit, RequestFacts
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import Commit, RequestFacts, TeacherWidth
 
 FACTS = RequestFacts(
     tenant="acme",

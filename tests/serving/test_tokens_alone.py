@@ -11,8 +11,7 @@ from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCaptu
 from paceline.serving.courier.split import split_prefill
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.messages import FEATURES, arrays_of
-from paceline.serving.wire.request_forward import NO_FEATURES, NO_TOKENS
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import NO_FEATURES, NO_TOKENS, TeacherWidth
 from sglang_double import batch_of, request
 from toy_server import ToyServer, assembler, feed
 

@@ -21,8 +21,14 @@ from paceline.serving.courier.split import split
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts
-from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.serving.wire.request_forward import (
+    NO_FEATURES,
+    Commit,
+    RequestFacts,
+    RequestPrefill,
+    RequestVerify,
+    TeacherWidth,
+)
 from sglang_double import batch_of, request
 from twins.memory_board import MemoryVersionBoard
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.settings.pacing_names import PacingName
+from paceline.buffer.settings.kinds import PacingName
 from paceline.buffer.settings.setting import Reader, Setting
 from paceline.buffer.settings.sources import is_reserved
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
