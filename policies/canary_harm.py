@@ -76,8 +76,8 @@ class _LowBet:
         chance = max((self._hits + 2.0) / (self._tries + 2.5), fair)
         is_low = begin < edge
         self.log_capital += math.log(chance / fair) if is_low else math.log((1.0 - chance) / (1.0 - fair))
-        self._hits = self._hits + is_low
-        self._tries = self._tries + 1
+        self._hits += is_low
+        self._tries += 1
 
 
 def log_mean_exp(logs: list[float]) -> float:

@@ -53,7 +53,9 @@ class GoodputPacing:
     measured long ago, while less than `explore_share` of the time in this bucket went into trials; so trials of a draft
     take that share of the time, at most, and `free_trials` steps to begin with. The share falls while they show nothing
     new, since a draft that does not pay now will hardly pay in a moment. A trial that was not timed, since the draft
-    read what it had missed meanwhile, is counted all the same. With a table of costs none is unknown.
+    read what it had missed meanwhile, is counted all the same. The first step of a length in a bucket is taken for one
+    that was not timed: kernels are compiled then, which takes as long as a hundred steps. With a table of costs none is
+    unknown.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class GoodputPacing:
         self._trials: dict[int, Trials] = {}  # by bucket
         self._steps_run: dict[int, int] = {}  # by bucket
         self._ran_at: dict[tuple[int, int], int] = {}  # bucket, length -> steps run in the bucket when it ran there
+        self._met = set[tuple[int, int]]()  # bucket, length
 
     def steps(self, batch_size: int) -> int:
         """The best length known, or one worth a trial. Changes nothing: `observe` reports what ran."""
@@ -90,6 +93,9 @@ class GoodputPacing:
         """Count acceptance and cost; time spent on another length than the best known one counts as a trial."""
         bucket = bucket_of(batch_size)
         best = self._best(bucket)
+        if (bucket, steps) not in self._met:
+            self._met.add((bucket, steps))
+            cost_ms = None
         if cost_ms is not None:
             self._ran_at[bucket, steps] = self._steps_run[bucket] = self._steps_run.get(bucket, 0) + 1
             self._costs.observe(bucket, steps, cost_ms)
@@ -111,8 +117,8 @@ class GoodputPacing:
         trials.time_ms += cost_ms
         trials.untimed = steps if is_untimed and trials.untimed is None else None
         if steps != best:
-            trials.count = trials.count + 1
-            trials.trials_ms = trials.trials_ms + cost_ms
+            trials.count += 1
+            trials.trials_ms += cost_ms
             trials.in_vain = trials.in_vain + 1 if self._best(bucket) == best else 0
 
     def _known(self, bucket: int) -> Mapping[int, float]:

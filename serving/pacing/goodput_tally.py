@@ -20,9 +20,9 @@ class GoodputTally:
     def add(self, bucket: int, draft_steps: int, tokens: int, cost_ms: float) -> None:
         """One decode step of a batch in `bucket` that committed `tokens`."""
         found = self._sums[bucket, draft_steps]
-        found.tokens = found.tokens + tokens
-        found.time_ms = found.time_ms + cost_ms
-        found.steps = found.steps + 1
+        found.tokens += tokens
+        found.time_ms += cost_ms
+        found.steps += 1
 
     def status(self) -> list[dict[str, float]]:
         """For every bucket in which both ran: goodput of plain decoding and of the number of drafts that ran most.

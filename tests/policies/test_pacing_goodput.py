@@ -43,6 +43,13 @@ def serve(
     return chosen
 
 
+def compiled() -> GoodputPacing:
+    """One that has met every length at batch 1, so that the next step of each is timed."""
+    policy = GoodputPacing(LENGTHS)
+    policy._met |= {(1, length) for length in LENGTHS}
+    return policy
+
+
 @pytest.mark.parametrize(
     ("chances", "batch", "verify_ms"),
     [
@@ -103,8 +110,23 @@ def test_trials_that_no_cost_is_known_of_are_counted(batch: int, seed: int) -> N
     assert passes <= 20
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_first_step_of_a_length_which_compiles_kernels_is_not_taken_for_its_cost(batch: int) -> None:
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(0)
+    met, chosen = set[int](), []
+    for _ in range(200):
+        k = policy.steps(batch)
+        is_accepted = rng.random((batch, k)) < 0.9
+        accepted = np.cumprod(is_accepted, axis=1).sum(axis=1).tolist() if k else [0] * batch
+        policy.observe(batch, k, accepted, cost_ms(batch, k, 0.1) + (0.0 if k in met else 200.0))
+        met.add(k)
+        chosen.append(k)
+    goodput = expected_goodput([0.9] * MAX_STEPS, batch, 0.1)
+    assert np.mean([goodput[k] for k in chosen[30:]]) >= 0.97 * max(goodput)  # a recheck comes after 400 steps
+
+
 def test_a_trial_without_a_cost_goes_on_for_one_step() -> None:
-    policy = GoodputPacing(LENGTHS)
+    policy = compiled()
     for _ in range(FIRST_MEASURES):
         policy.observe(1, 0, [0], 8.0)
     tried = policy.steps(1)
@@ -138,7 +160,7 @@ def test_trials_in_vain_take_a_falling_share_and_another_draft_starts_anew() -> 
 
 
 def test_a_trial_that_finds_a_better_length_is_not_in_vain() -> None:
-    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(0)
+    policy, rng = compiled(), np.random.default_rng(0)
     for _ in range(FIRST_MEASURES):
         policy.observe(1, 0, [0], 8.0)
     tried = policy.steps(1)
@@ -268,7 +290,7 @@ def test_lengths_that_are_not_offered_are_never_chosen() -> None:
 
 
 def test_a_step_without_a_cost_still_counts_what_was_accepted() -> None:
-    observed, untouched = GoodputPacing(LENGTHS), GoodputPacing(LENGTHS)
+    observed, untouched = compiled(), compiled()
     for policy in (observed, untouched):
         for _ in range(FIRST_MEASURES):
             policy.observe(1, 0, [0], 8.0)
