@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...rig.deployment import LocalDeployment
 from ...rig.models.target import TargetModel
@@ -50,12 +51,18 @@ class Plan:
 
 
 class Figures:
-    """Appends figures to a file and prints them, with the seconds since the start."""
+    """Appends figures to a file and prints them, with the seconds since the start. Those of a run before stay there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._before: list[dict[str, Any]] = [json.loads(line) for line in lines]
         self._began_s = time.monotonic()
         self._writing = threading.Lock()
+
+    def has(self, name: str, **which: object) -> bool:
+        """Whether a run before wrote this figure."""
+        return any(line.items() >= {"figure": name, **which}.items() for line in self._before)
 
     def write(self, name: str, **values: object) -> None:
         """One line; any thread."""

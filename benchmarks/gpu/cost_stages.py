@@ -2,29 +2,29 @@
 
 import asyncio
 import random
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ...dashboards.tables import as_counts
 from ...rig.prompts import Prompt
 from ...rig.ratio import Spread, ratio
 from ...rig.traffic import longest_gap_ms
+from ..hook_cost.lock_share import lock_shares
 from ..measure import stalls
 from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.processes import child_named
 from .cost_servers import CAPTURED, OPTED_OUT, PACED, PLAIN, WITHOUT, Bench
 from .hook_times import Sums, read_sums
 from .profiled import profiled
 from .shapes import SHAPES
 
 PROMPT_TOKENS = 32
+#: Seconds in which the holder of the lock is sampled.
+LOCK_S = 4
 #: The probe writes its sums twice a second.
 PROBE_S = 0.6
 
@@ -32,7 +32,8 @@ PROBE_S = 0.6
 def rounds(bench: Bench) -> None:
     """Milliseconds of a round by way, its ratios, and what the hooks take, per batch size."""
     for batch, tokens in bench.plan.tokens.items():
-        _measure(bench, batch, tokens)
+        if not bench.figures.has("rounds", shape=bench.plan.shape, batch=batch):
+            _measure(bench, batch, tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,8 @@ def profiles(bench: Bench) -> None:
     for batch in bench.plan.profiled:
         tokens = 2 * bench.plan.steps + 40
         for way, (url, capture) in bench.ways.items():
+            if bench.figures.has("profile", shape=bench.plan.shape, batch=batch, way=way):
+                continue
             asked = asks(prompts(bench, batch, f"profile {batch} {way}"), "profile", tokens, capture=capture)
             folder = bench.folder / f"profile-{batch}-{way.replace(' ', '-')}"
             serve = partial(answer_all, url, asked, batch)
@@ -130,39 +133,25 @@ def profiles(bench: Bench) -> None:
 
 
 def locks(bench: Bench) -> None:
-    """Which threads of the scheduler's process hold Python's lock while it serves, by py-spy where there is one."""
-    py_spy = shutil.which("py-spy")
-    if py_spy is None:
-        bench.figures.write("locks", shape=bench.plan.shape, unknown="no py-spy on PATH")
-        return
-    family = psutil.Process(bench.service.pid).children(recursive=True)
-    scheduler = next(child.pid for child in family if "scheduler" in " ".join(child.cmdline()))
-    record = (py_spy, "record", "--pid", str(scheduler), "--gil", "--threads", "--nonblocking", "--format", "raw")
+    """Which threads of the scheduler's process hold Python's lock while it serves."""
+    scheduler = child_named(bench.service.pid, "sglang::scheduler")
     for batch in bench.plan.profiled:
         for way in (OPTED_OUT, CAPTURED):
+            if bench.figures.has("locks", shape=bench.plan.shape, batch=batch, way=way):
+                continue
             url, capture = bench.ways[way]
-            out = bench.folder / f"locks-{batch}-{way.replace(' ', '-')}.txt"
-            command = (*record, "--rate", "500", "--duration", "4", "--output", str(out))
             tokens = 3 * max(bench.plan.tokens.values())
             asked = asks(prompts(bench, batch, f"locks {batch} {way}"), "locks", tokens, capture=capture)
-            watching = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            answer_all(url, asked, batch)
-            watching.wait(60.0)
-            bench.figures.write("locks", shape=bench.plan.shape, batch=batch, way=way, samples=_by_thread(out))
-
-
-def _by_thread(raw: Path) -> dict[str, int]:
-    """Samples in which a thread held the lock, by the thread's name."""
-    found: dict[str, int] = {}
-    for line in raw.read_text(encoding="utf-8").splitlines():
-        stack, _, count = line.rpartition(" ")
-        thread = stack.split(";")[0]
-        found[thread] = found.get(thread, 0) + int(count)
-    return found
+            with ThreadPoolExecutor(1) as watching:
+                shares = watching.submit(lock_shares, scheduler.pid, bench.folder, LOCK_S)
+                answer_all(url, asked, batch)
+            bench.figures.write("locks", shape=bench.plan.shape, batch=batch, way=way, shares=shares.result())
 
 
 def swap_waits(bench: Bench) -> None:
     """Longest wait for a token in a second before a swap of paceline's, and around it; how long staging took."""
+    if bench.figures.has("swap waits", shape=bench.plan.shape):
+        return
     began = time.time()
     waits = _waits(bench, bench.server.url, partial(stalls.paceline_swap, bench.server, len(bench.drafts)))
     made = stalls.swaps_since(bench.server, began)
@@ -172,7 +161,7 @@ def swap_waits(bench: Bench) -> None:
 
 def stock_waits(bench: Bench) -> None:
     """The same on the server without paceline, by SGLang's own endpoints."""
-    if WITHOUT in bench.others:
+    if WITHOUT in bench.others and not bench.figures.has("stock waits", shape=bench.plan.shape):
         url = bench.others[WITHOUT]
         swap = partial(stalls.stock_swap, url, stalls.stock_payload(bench.drafts[0]))
         bench.figures.write("stock waits", shape=bench.plan.shape, **_waits(bench, url, swap))

@@ -7,7 +7,7 @@ Servers of one target are asked in turns, in an order drawn for the turn: one wi
 without paceline, one with both and requests that opt out, the same with requests that are captured, and one that paces.
 A draft of random weights has nearly no token accepted, so every token costs a verify round: the worst case for capture,
 and a draft for pacing to leave alone. Every figure is a line of OUT/figures.jsonl as soon as it is there, so a run that
-is cut short keeps what it had.
+is cut short keeps what it had, and another one with the same OUT measures only what is not there yet.
 """
 
 import argparse
@@ -36,6 +36,7 @@ GPU_PLANS = (
     ),
     Plan(shape="smollm2-135m", tokens={1: 384, 8: 256, 32: 256}, turns=3, profiled=(1,), swaps=2, swap_s=9.0),
 )
+STEPS = {step.__name__.replace("_", "-"): step for step in (rounds, swap_waits, profiles, locks, stock_waits)}
 TINY_PLANS = (Plan(shape="tiny", tokens={1: 24, 2: 16}, turns=1, profiled=(1,), swaps=1, steps=6),)
 
 
@@ -49,9 +50,9 @@ def main() -> int:
     figures.write("machine", torch=torch.__version__, gpu=torch.cuda.get_device_name() if has_gpu else "none")
     with ExitStack() as stack:
         benches = started(stack, plans, options, figures)
-        for step in (rounds, swap_waits, profiles, locks, stock_waits):
+        for name in options.steps:
             for bench in benches:
-                attempt(figures, f"{step.__name__} {bench.plan.shape}", partial(step, bench))
+                attempt(figures, f"{name} {bench.plan.shape}", partial(STEPS[name], bench))
     return 0
 
 
@@ -61,6 +62,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the servers run (cuda)")
     parser.add_argument("--tiny", action="store_true", help="a small shape and a few requests: a smoke test")
     parser.add_argument("--only", choices=tuple(SHAPES), help="one shape")
+    parser.add_argument("--steps", nargs="+", choices=tuple(STEPS), default=tuple(STEPS), help="in this order (all)")
     parser.add_argument("--out", type=Path, default=Path(".paceline/gpu-costs"), help="figures.jsonl and logs")
     parser.add_argument("sglang", nargs="*", help="after --: more flags for SGLang")
     return parser.parse_args()

@@ -1,6 +1,7 @@
 """Who holds the interpreter lock of SGLang's scheduler process while it serves, by py-spy's samples."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,13 +13,16 @@ RATE = 500  # samples per second
 def lock_shares(pid: int, folder: Path, seconds: int) -> dict[str, float]:
     """Share of the samples in which each thread of the process held the lock; blocks for `seconds`.
 
-    The rest to 1 are samples in which none held it. SystemExit when py-spy may not look into the process.
+    The rest to 1 are samples in which none held it. SystemExit where py-spy is missing or may not
+    look into the process.
     """
     raw = folder / "lock.txt"
-    program = Path(sys.executable).with_name("py-spy")
-    asked = ["record", "--pid", str(pid), "--gil", "--threads", "--format", "raw", "--rate", str(RATE)]
+    program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if program is None:
+        raise SystemExit("py-spy: got none on PATH, expected one; `pip install py-spy`")
+    asked = ["record", "--pid", str(pid), "--gil", "--threads", "--nonblocking", "--format", "raw", "--rate", str(RATE)]
     done = subprocess.run(
-        [str(program), *asked, "--duration", str(seconds), "--output", str(raw)],
+        [program, *asked, "--duration", str(seconds), "--output", str(raw)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

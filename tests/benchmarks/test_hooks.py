@@ -1,6 +1,7 @@
 """What the hooks of capture ask of a GPU, held as counts, and how py-spy's samples are read."""
 
 import pytest
+from paceline.benchmarks.gpu.cost_servers import Figures
 from paceline.benchmarks.hook_cost.forwards import Shape
 from paceline.benchmarks.hook_cost.lock_share import shares
 from paceline.benchmarks.hook_cost.operations import operations
@@ -33,6 +34,15 @@ def test_the_hooks_are_timed_on_forwards_that_reach_the_line():
     took = hook_times(Shape(2, 3, features=True), forwards=20)
     assert took.hook > 0.0
     assert took.consume > 0.0
+
+
+def test_a_bench_on_a_gpu_that_was_cut_short_knows_what_it_has(tmp_path):
+    first = Figures(tmp_path / "figures.jsonl")
+    first.write("rounds", shape="tiny", batch=1, round_ms={"plain": "5.1"})
+    assert not first.has("rounds", shape="tiny", batch=1)  # within a run every figure is measured
+    again = Figures(tmp_path / "figures.jsonl")
+    asked = [("rounds", 1), ("rounds", 8), ("profile", 1)]
+    assert [again.has(name, shape="tiny", batch=batch) for name, batch in asked] == [True, False, False]
 
 
 def test_a_threads_share_is_of_all_samples_those_without_a_holder_included():
