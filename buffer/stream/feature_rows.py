@@ -45,8 +45,8 @@ STORED_AS: dict[FeatureDtype, type] = {
 NO_SCALES: Float32s = np.zeros(0, np.float32)
 #: The largest code of each quantised kind, as a number.
 _LARGEST = {FeatureDtype.INT8: 127.0, FeatureDtype.E4M3: 448.0}
-#: Rows quantised at once: what float32 takes of them stays small.
-_ROWS = 256
+#: Values quantised at once: as float32 they stay in a core's own cache, which halves the time.
+_VALUES = 1 << 16
 _SMALLEST_NORMAL = np.float32(2.0**-6)  # of E4M3
 _SUBNORMAL_STEP = np.float32(2.0**-9)
 
@@ -57,7 +57,9 @@ def as_float32(features: Features, dtype: FeatureDtype, scales: Float32s | None 
     `scales` are those of quantised rows, one each.
     """
     if dtype is FeatureDtype.BFLOAT16:
-        return (features.astype(np.uint32) << 16).view(np.float32)
+        bits = features.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     codes = _E4M3[features] if dtype is FeatureDtype.E4M3 else features.astype(np.float32)
     return codes if scales is None or not dtype.is_quantised else codes * scales[:, None]
 
@@ -69,33 +71,47 @@ def quantised(features: Features, dtype: FeatureDtype, kind: FeatureDtype) -> tu
     """
     scales = np.zeros(len(features), np.float32)
     codes: Features = np.zeros(features.shape, STORED_AS[kind])
-    for at in range(0, len(features), _ROWS):
-        rows = as_float32(features[at : at + _ROWS], dtype)
+    rows_at_once = max(_VALUES // max(features.shape[1], 1), 1)
+    for at in range(0, len(features), rows_at_once):
+        part = slice(at, at + rows_at_once)
+        rows = features[part].copy() if dtype is FeatureDtype.FLOAT32 else as_float32(features[part], dtype)
         largest = np.abs(rows).max(axis=1, initial=0.0)
         if not np.isfinite(largest).all():
             wrong = at + int(np.argmin(np.isfinite(largest)))
             raise TraceInvalid(f"features row {wrong}: got a value that is not finite, expected none for {kind}")
-        scales[at : at + _ROWS] = largest / np.float32(_LARGEST[kind])
+        scales[part] = largest / np.float32(_LARGEST[kind])
         # A row of zeros, or of numbers too small for a scale, has codes of zero.
-        units = np.where(scales[at : at + _ROWS] > 0.0, scales[at : at + _ROWS], np.inf).astype(np.float32)
-        codes[at : at + _ROWS] = _codes(rows / units[:, None], kind)
+        rows /= np.where(scales[part] > 0.0, scales[part], np.inf).astype(np.float32)[:, None]
+        codes[part] = _int8(rows) if kind is FeatureDtype.INT8 else _e4m3(rows)
     return codes, scales
 
 
-def _codes(rows: Float32s, kind: FeatureDtype) -> Features:
-    if kind is FeatureDtype.INT8:
-        return np.clip(np.rint(rows), -127, 127).astype(np.int8)
-    return _e4m3(rows)
+def _int8(rows: Float32s) -> Float32s:
+    """The nearest codes, as numbers; changes `rows`."""
+    np.rint(rows, out=rows)
+    return np.clip(rows, -127.0, 127.0, out=rows)
 
 
 def _e4m3(values: Float32s) -> npt.NDArray[np.uint8]:
-    """The nearest codes of values within ±448, ties to even."""
+    """The nearest codes of values within ±448, ties to even, looked up by the upper half of a float32.
+
+    The lowest bit of that half says whether anything stands in the lower one: a code has fewer bits, so no more is
+    needed to round.
+    """
+    bits = values.view(np.uint32)
+    upper = (bits >> 16).astype(np.uint16)
+    upper |= (bits & 0xFFFF) != 0
+    return _E4M3_OF_UPPER[upper]
+
+
+def _e4m3_of(values: Float32s) -> npt.NDArray[np.uint8]:
+    """The nearest codes of values within ±448, ties to even, calculated."""
     sizes = np.abs(values)
     bits = sizes.view(np.uint32)
     # The upper bits of a float32 are exponent and mantissa too: round at the third bit of the mantissa, and let the
     # carry go into the exponent. Exponents are biased by 127 there and by 7 here.
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).astype(np.int32) - ((127 - 7) << 3)
-    codes = np.where(sizes < _SMALLEST_NORMAL, np.rint(sizes / _SUBNORMAL_STEP), np.minimum(normal, 0x7E))
+    codes = np.where(sizes < _SMALLEST_NORMAL, np.rint(sizes / _SUBNORMAL_STEP), normal)
     return np.where(np.signbit(values), codes + 0x80, codes).astype(np.uint8)
 
 
@@ -110,3 +126,5 @@ def _e4m3_numbers() -> Float32s:
 
 
 _E4M3 = _e4m3_numbers()
+_UPPER = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+_E4M3_OF_UPPER = _e4m3_of(np.nan_to_num(_UPPER, nan=448.0).clip(-448.0, 448.0))
