@@ -1,6 +1,7 @@
 """No two living processes have one name, and a name is soon free again; on a board in memory and on Redis alike."""
 
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
@@ -103,7 +104,7 @@ def test_nobody_hides_that_another_one_died_and_nobody_is_renamed_for_ever(house
     house.expire(WANTED)
     assert second.beat() == SECOND
     assert counts(house) == {WANTED: "a", SECOND: "b"}  # the first one is silent, and whoever looks sees it
-    house.board.beat(WANTED, {"ended": True}, 0.001)  # as it would say itself, or `paceline forget` in its place
+    house.board.beat(WANTED, MemberStatus(ended=True), 0.001)  # as it would say itself, or `paceline forget` in its place
     assert second.beat(may_move=False) == SECOND
     assert second.beat() == WANTED
     assert counts(house) == {WANTED: "b"}  # and nothing silent is left

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import redis
 import zstandard
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.counters import Counters, TraceCounters, as_json
 from paceline.buffer.board.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_KEPT, HISTORY_S, encode_entry
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -86,21 +87,21 @@ def test_a_new_board_has_no_members_and_no_history(board):
 
 def test_members_are_those_that_beat_and_those_that_fell_silent_in_the_last_seven_days(house, board):
     for name in ("replica:a", "replica:b", "replica:c"):
-        board.beat(name, {"draft": 1}, 60.0)
+        board.beat(name, MemberStatus(draft_version=1), 60.0)
     house.forget("replica:b", 3 * DAY_S)
     house.forget("replica:c", 8 * DAY_S)
     members = board.members()
     assert {name: seen.is_alive for name, seen in members.items()} == {"replica:a": True, "replica:b": False}
     assert [seen.status for seen in members.values()] == [{"draft": 1}] * 2
     assert [round((board.now() - seen.last_seen_at) / DAY_S) for seen in members.values()] == [0, 3]
-    board.beat("replica:b", {"draft": 2}, 60.0)
+    board.beat("replica:b", MemberStatus(draft_version=2), 60.0)
     assert board.members()["replica:b"].is_alive
     assert board.members()["replica:b"].status == {"draft": 2}
 
 
 def test_only_beats_with_counters_make_a_history_one_entry_per_span(board):
-    board.beat("replica:old", {"captured": 7}, 60.0)
-    board.beat("replica:odd", {"counters": "none"}, 60.0)
+    board.beat("replica:old", MemberStatus(traces=TracesSaid(captured=7)), 60.0)
+    board.beat("replica:odd", MemberStatus(counters="none"), 60.0)
     assert board.history("replica:old") == board.history("replica:odd") == []
     before = board.now()
     for number in range(1, 4):
@@ -186,7 +187,7 @@ def test_no_more_entries_are_kept_than_promised(house, board):
 def test_a_status_that_cannot_be_read_hides_no_member(redis_client):
     board = RedisVersionBoard(redis_client, BufferConfig())
     for name in ("replica:a", "replica:b"):
-        board.beat(name, {"draft": 1}, 60.0)
+        board.beat(name, MemberStatus(draft_version=1), 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica:a"), b"[1]\x1b")
     members = board.members()
     assert members["replica:b"].status == {"draft": 1}
@@ -205,7 +206,7 @@ def test_a_history_in_a_key_of_another_type_is_replaced(redis_client):
 
 def test_speculators_are_those_with_a_board_or_members(redis_client):
     assert speculators(redis_client) == []
-    RedisVersionBoard(redis_client, BufferConfig(speculator="b")).beat("replica:a", {}, 60.0)
+    RedisVersionBoard(redis_client, BufferConfig(speculator="b")).beat("replica:a", MemberStatus(), 60.0)
     redis_client.xadd("paceline:{a}:events", {"event": "x"})
     redis_client.set("paceline:{c}:next_number", 1)
     redis_client.set("other:members", 1)

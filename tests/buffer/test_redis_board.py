@@ -2,6 +2,7 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.event_codec import encode_event
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import BoardEvent, VersionState
@@ -49,10 +50,10 @@ def test_a_writer_that_only_loses_races_gives_up_and_writes_nothing(redis_client
 
 
 def test_an_expired_member_leaves_the_index_with_the_next_beat_of_any_member(redis_client, board):
-    board.beat("gone", {}, 60.0)
+    board.beat("gone", MemberStatus(), 60.0)
     redis_client.delete(HEARTBEAT.name("default", "gone"))
     redis_client.zadd(MEMBERS.name("default"), {"gone": 1})
-    board.beat("here", {}, 60.0)
+    board.beat("here", MemberStatus(), 60.0)
     assert redis_client.zrange(MEMBERS.name("default"), 0, -1) == [b"here"]
     seconds, _ = redis_client.time()
     assert 59_000 <= redis_client.zscore(MEMBERS.name("default"), "here") - seconds * 1000 <= 62_000
@@ -79,7 +80,7 @@ FOREIGN = [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}', b'{"a":' + b"[" * 1
 
 @pytest.mark.parametrize("raw", FOREIGN, ids=range(len(FOREIGN)))
 def test_foreign_data_in_a_heartbeat_is_a_decode_error(redis_client, board, raw):
-    board.beat("replica", {"draft": 1}, 60.0)
+    board.beat("replica", MemberStatus(draft_version=1), 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica"), raw)
     with pytest.raises(DecodeError, match="status of replica") as caught:
         board.heartbeats()
@@ -96,7 +97,7 @@ def test_foreign_data_in_a_last_status_is_a_decode_error(redis_client, board, ra
 def test_a_last_status_in_a_key_of_another_type_is_unknown_until_the_next_beat(redis_client, board):
     redis_client.lpush(LAST_STATUS.name("default", "replica"), b"{}")
     assert board.last_status("replica") == {}
-    board.beat("replica", {"draft": 1}, 60.0)
+    board.beat("replica", MemberStatus(draft_version=1), 60.0)
     assert board.last_status("replica") == {"draft": 1}
 
 
@@ -127,13 +128,13 @@ def test_a_board_that_lost_its_data_is_read_from_the_beginning(redis_client, boa
 
 
 def test_a_member_whose_name_is_not_utf_8_does_not_hide_the_others(redis_client, board):
-    board.beat("replica", {"draft": 1}, 60.0)
+    board.beat("replica", MemberStatus(draft_version=1), 60.0)
     redis_client.zadd(MEMBERS.name("default"), {b"\xff": 4e12})
     assert board.heartbeats() == {"replica": {"draft": 1}}
 
 
 def test_no_name_of_a_member_steers_the_terminal_through_an_error(redis_client, board):
-    board.beat("replica\x1b[2J", {}, 60.0)
+    board.beat("replica\x1b[2J", MemberStatus(), 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica\x1b[2J"), b"?")
     with pytest.raises(DecodeError, match="status of replica") as caught:
         board.heartbeats()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import redis
 from fleet import version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.config import BufferConfig
@@ -129,7 +130,7 @@ def test_replies_are_understood_in_every_shape_of_redis_py(
         assert (counts.delivered, counts.pending, counts.dead_lettered, counts.acked) == (4, 1, 1, {"trained": 2})
         board = RedisVersionBoard(client, CONFIG)
         board.register(version(0), "test", "first")
-        board.beat("replica-0", {"draft": 0}, 60.0)
+        board.beat("replica-0", MemberStatus(draft_version=0), 60.0)
         assert board.read().rows[0].version == version(0)
         assert board.heartbeats() == {"replica-0": {"draft": 0}}
 

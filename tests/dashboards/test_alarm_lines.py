@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fleet import NOW, learner, publish, replica, snapshot, version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.finding import Level
 from paceline.dashboards.alarm_lines import READER, standing_and_recent
@@ -157,7 +158,7 @@ def test_a_learner_says_what_it_is_doing(status, said):
 def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     made = MemoryVersionBoard(clock=lambda: NOW)
     counters = {"at": NOW, "boot": "b", "traces": {"captured": 3}}
-    made.beat("replica:a", {"draft_version": 0, "counters": counters}, 10.0)
+    made.beat("replica:a", MemberStatus(draft_version=0, counters=counters), 10.0)
     seen = take(made, "default")
     assert (seen.at, [*seen.present()], seen.drafts_with("replica:a")) == (NOW, ["replica:a"], 0)
     assert [entry.traces.captured for entry in seen.counters()] == [3]

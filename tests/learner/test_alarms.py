@@ -1,6 +1,7 @@
 """What keeps a learner from learning: replay that differs from what was served, a replica that asks it to wait."""
 
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
 from paceline.learner.round.learning_report import LearningKind
@@ -52,7 +53,7 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learned_afterwards(hous
     report = learner.learn_once()
     assert (report.kind, report.why[:20]) == (LearningKind.IDLE, "paused by replica:a:")
     assert (house.buffer.counts().pending, house.fitted) == (24, [])
-    house.board.beat("replica:a", {"learning_paused": ""}, 60.0)
+    house.board.beat("replica:a", MemberStatus(learning_paused=""), 60.0)
     assert learner.learn_once().kind is LearningKind.LEARNED
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from learner_traffic import BATCH, held_out, ids
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import VersionState
@@ -224,7 +225,7 @@ def test_a_line_whose_reference_cannot_be_read_starts_over(house, monkeypatch) -
 def test_a_canary_that_wins_is_what_the_line_decided_to_serve(house, monkeypatch) -> None:
     for replica in ("a", "b"):
         served = {"version": 0, "ended": [["ab", [], 3, 3]]}
-        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on", "stretches": served}, 1e9)
+        house.board.beat(f"replica:{replica}", MemberStatus(capture="on", swap="on", stretches=served), 1e9)
     script, learner = scripted(monkeypatch), house.learner(**EAGER, canary_limit_s=1e12)
     assert rounds_of(house, learner, script, GAIN) == [Ground.PROOF]
     assert house.board.read().canary == 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
@@ -284,7 +285,7 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_unti
 ) -> None:
     for replica in ("a", "b"):
         served = {"version": 0, "ended": [["ab", [], 3, 3]]}
-        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on", "stretches": served}, 1e9)
+        house.board.beat(f"replica:{replica}", MemberStatus(capture="on", swap="on", stretches=served), 1e9)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
     learner = house.learner(canary_limit_s=1e12)  # the board's clock and the learner's are years apart here
     house.send()

@@ -2,6 +2,7 @@
 
 import pytest
 from fleet import publish
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.config import BufferConfig
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
@@ -125,9 +126,9 @@ def test_a_learner_is_learning_while_its_status_says_so_and_when_enough_traces_w
     reader: SpeculatorReader, board, buffer, make_trace
 ) -> None:
     assert not reader.is_learning(2)
-    board.beat("learner:l0", {"kind": "learning"}, 60.0)
+    board.beat("learner:l0", MemberStatus(kind="learning"), 60.0)
     assert reader.is_learning(2)
-    board.beat("learner:l0", {"kind": "published"}, 60.0)
+    board.beat("learner:l0", MemberStatus(kind="published"), 60.0)
     buffer.append([make_trace(0, trace_id="a")])
     assert not reader.is_learning(2)
     buffer.append([make_trace(1, trace_id="b")])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.config import BufferConfig
@@ -34,7 +35,7 @@ def test_the_draft_in_use_is_the_oldest_that_a_server_drafts_with(link: DraftLin
     board.register(VERSION, "learner", "first")
     board.register(replace(VERSION, number=1, target_version="9"), "learner", "second")
     beat(board, "b", draft_version=1)
-    board.beat("learner:x", {"draft_version": -5}, 60.0)
+    board.beat("learner:x", MemberStatus(draft_version=-5), 60.0)
     assert link.in_use() == DraftInUse(0, "7")
     beat(board, "a", draft_version=1)
     assert link.in_use() == DraftInUse(1, "9")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from canary_fleet import DEAD, GOOD, Fleet, serve, verify
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.policies.canary import CanaryRules
 from paceline.serving.watch.canary_trial import ALONE_S, HEAR_S, STALE_S
 from paceline.serving.watch.draft_monitor import REPORTED_BEGINS
@@ -161,7 +162,7 @@ def is_out_after(fleet, said, own_offset_s):
         run(fleet.other, f"live-{slot}", 0, [GOOD] * 8)
         run(fleet.monitor, f"c-{slot}", 1, [DEAD] * 8)
     if own_offset_s is not None:
-        fleet.board.beat("replica:rep", {"clock_offset_s": own_offset_s}, 60.0)
+        fleet.board.beat("replica:rep", MemberStatus(clock_offset_s=own_offset_s), 60.0)
     fleet.board.beat("replica:other", {**fleet.other.status(), **said}, 60.0)
     fleet.now += HEAR_S
     fleet.monitor.turn(fleet.now)

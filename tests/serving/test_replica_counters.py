@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.counters import (
     COUNTERS,
     MAX_DRAFTS,
@@ -97,7 +98,7 @@ def test_a_last_heartbeat_that_makes_no_sense_is_none(board, odd):
 
 
 def test_what_the_server_before_this_one_captured_is_not_of_this_boot(board):
-    board.beat(MEMBER, {"captured": 10, "delivered": 6, "dropped": {"gap": 1}}, 10.0)
+    board.beat(MEMBER, MemberStatus(traces=TracesSaid(captured=10, delivered=6, dropped={"gap": 1})), 10.0)
     counts = CaptureCounts()
     counts.opened()
     adopt_last_counts(board, MEMBER, counts)

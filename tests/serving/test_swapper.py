@@ -2,6 +2,7 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.errors import BoardConflict, WeightsRefused
@@ -155,7 +156,7 @@ def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_c
 def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = OSError("no such file")
-    board.beat("replica:other", {"draft_version": 1}, 60.0)
+    board.beat("replica:other", MemberStatus(draft_version=1), 60.0)
     for _ in range(2):
         swapper.turn()
     assert (board.read().live, swapper.status()["swaps_refused"]) == (1, 0)
@@ -362,7 +363,7 @@ def test_a_new_live_version_is_staggered_and_one_that_drafted_before_is_not(boar
     now, switch = [0.0], Switch()
     rollout = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
     swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None, rollout=rollout)
-    board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
+    board.beat("replica:first", MemberStatus(draft_version=0, swap="on"), 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     assert switch.draft_version == 1  # it has just started
