@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.buffer.board.counters import Counters, DraftPositions, ServedCell, ServedCounters
 from paceline.buffer.board.member_status import MemberStatus
-from paceline.buffer.board.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry

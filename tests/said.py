@@ -1,6 +1,7 @@
 """A member's status from its JSON values, for tests that say what a member sends."""
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 from paceline.buffer.board.member_status import MemberStatus
@@ -11,3 +12,16 @@ def said(values: Mapping[str, object]) -> MemberStatus:
     known = msgspec.convert(values, MemberStatus)
     assert values.keys() <= set(MemberStatus.__struct_fields__), values
     return known
+
+
+class Part(Protocol):
+    """What knows a part of a status."""
+
+    def fill(self, said: MemberStatus) -> None: ...
+
+
+def said_by(part: Part, **before: Any) -> MemberStatus:
+    """What `part` puts into a status of which only `before` was known."""
+    found = MemberStatus(**before)
+    part.fill(found)
+    return found

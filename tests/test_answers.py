@@ -139,7 +139,6 @@ def test_alarms_as_json_are_one_object_a_line(paceline, board):
 def served(board):
     """Two drafts, of which the second had more accepted."""
     cells = requests(0, "py", [(10, 5), (9, 4)] * 5), requests(1, "py", [(10, 12), (9, 11)] * 5)
-    from paceline.buffer.board.counters import as_json
 
     board.beat("replica:a", MemberStatus(draft_version=1, counters=counted(time.time(), *cells)), 60.0)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 from fleet import beating, learner_status, publish, replica_status
-from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.board_access import BoardAccess, list_speculators, open_board
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable

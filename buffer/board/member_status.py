@@ -218,12 +218,12 @@ class VerdictSaid(msgspec.Struct, kw_only=True, gc=False):
     reference: int | None = None  # the version that the line was compared with
     line_accept_length: float | None = None
     reference_accept_length: float | None = None
-    judged_requests: int | None = None
-    judged_median_age_s: float | None = None
-    judged_oldest_age_s: float | None = None
-    judged_labels: dict[str, int] = {}
+    requests: int | None = None
+    median_age_s: float | None = None
+    oldest_age_s: float | None = None
+    labels: dict[str, int] = {}
     newest_labels: dict[str, int] = {}
-    judged_drafts: dict[str, int] = {}  # by version
+    drafts: dict[str, int] = {}  # by version
 
 
 class LifeSaid(msgspec.Struct, kw_only=True, gc=False):

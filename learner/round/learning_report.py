@@ -98,12 +98,12 @@ def _verdict_said(promotion: Promotion) -> VerdictSaid:
         said.reference_accept_length = promotion.measured.reference_accept_length
     if promotion.judged_on is not None:
         on = promotion.judged_on
-        said.judged_requests = on.requests
-        said.judged_median_age_s = on.median_age_s
-        said.judged_oldest_age_s = on.oldest_age_s
-        said.judged_labels = dict(on.labels)
+        said.requests = on.requests
+        said.median_age_s = on.median_age_s
+        said.oldest_age_s = on.oldest_age_s
+        said.labels = dict(on.labels)
         said.newest_labels = dict(on.newest_labels)
-        said.judged_drafts = {str(version): count for version, count in on.drafts.items()}
+        said.drafts = {str(version): count for version, count in on.drafts.items()}
     return said
 
 

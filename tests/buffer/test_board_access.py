@@ -1,8 +1,8 @@
 """Whose board a command opens when nobody says."""
 
 import pytest
-from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.board_access import open_board, passing_board
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
@@ -69,5 +69,5 @@ def test_a_passing_board_leaves_no_key_and_touches_no_other(opened, beats, redis
     kept = sorted(redis_client.keys())
     with passing_board(read_settings({"PACELINE_REDIS_URL": redis_url}), "passing") as board:
         board.beat("replica:b", MemberStatus(), 60.0)
-        assert board.heartbeats() == {"replica:b": {}}
+        assert board.heartbeats() == {"replica:b": MemberStatus()}
     assert sorted(redis_client.keys()) == kept

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import redis
 from fleet import version
-from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.lease import Lease
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig

@@ -18,6 +18,7 @@ from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.services import Service
 from rich.console import Console
+from said import said
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 
@@ -58,7 +59,7 @@ def script(*steps: Callable[[], object]) -> Callable[[float], None]:
 
 def test_settling_waits_for_a_new_heartbeat_for_delivery_and_for_the_learning_round(running: Running, board) -> None:
     def says(member: str, **reading: object) -> Callable[[], None]:
-        return lambda: board.beat(member, reading, 60.0)
+        return lambda: board.beat(member, said(reading), 60.0)
 
     later = time.time() + 60.0
     says("replica:r0", at=time.time() - 1.0, open=0, queued=0)()

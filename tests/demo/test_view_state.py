@@ -2,7 +2,6 @@
 
 from fleet import counted, requests, version
 from paceline.buffer.board.member_status import MemberStatus, TracesSaid
-from paceline.buffer.board.counters import COUNTERS, as_json
 from paceline.buffer.config import BufferConfig
 from paceline.demo.view_state import CURVE_REQUESTS, curves, read_state
 from paceline.policies.acceptance import Tally
@@ -49,7 +48,7 @@ def test_the_state_shows_what_every_version_served_so_far() -> None:
     for number in range(2):
         board.register(version(number), "learner", "made")
     entry = counted(1.0, requests(0, "py", [(10, 5)] * 9), requests(1, "py", [(10, 12)]))
-    board.beat("replica:r0", {COUNTERS: as_json(entry)}, 60.0)
+    board.beat("replica:r0", MemberStatus(counters=entry), 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
     state = read_state(reader, [], phase="", requests_total=1, elapsed_s=1.0)
     shown = [(line.served_accept_length, line.rounds, line.requests) for line in state.versions]

@@ -5,7 +5,7 @@ from collections import Counter
 from importlib.metadata import version
 
 import pytest
-from paceline.buffer.board.counters import COUNTERS, counters_of
+from paceline.buffer.board.counters import counters_of
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.code_version import code_version

@@ -309,7 +309,9 @@ def test_fifty_updates_under_traffic_lose_nothing_and_leave_the_draft(updated):
     traces = [[trace.target_version for trace in updated.rig.traces_of(f"fifty-{i}-0")] for i in range(50)]
     assert traces == [[version] for version in wanted]
     assert status.target.updates == before.target.updates + 50
-    assert status.account.captured - before.account.captured == status.account.delivered - before.account.delivered == 100
+    assert (
+        status.account.captured - before.account.captured == status.account.delivered - before.account.delivered == 100
+    )
     assert status.account.dropped == before.account.dropped
     assert trainer.draft_checksums() == drafts
     updated.assert_serves(trainer.stepped(49), "after-fifty", "1050")

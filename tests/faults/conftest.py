@@ -123,7 +123,7 @@ class KillableReplica:
         try:
             return self.board.heartbeats().get(f"replica:{REPLICA}", MemberStatus())
         except BufferUnavailable:
-            return {}
+            return MemberStatus()
 
     def is_well(self) -> bool:
         status = self.status()

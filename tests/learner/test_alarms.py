@@ -8,7 +8,7 @@ from paceline.learner.round.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
 from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
-PAUSED = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
+PAUSED = MemberStatus(learning_paused="swap_without_effect: weights in the server are aa, published were bb")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_alarm_becomes_a_decision_to_rest_with_its_figures():
         ({}, ""),
         ({"replica:a": {}, "replica:b": {"learning_paused": ""}}, ""),
         ({"learner:x": PAUSED}, ""),
-        ({"replica:b": PAUSED, "replica:a": {}}, f"replica:b: {PAUSED['learning_paused']}"),
+        ({"replica:b": PAUSED, "replica:a": MemberStatus()}, f"replica:b: {PAUSED.learning_paused}"),
     ],
 )
 def test_only_replicas_pause_learning(heartbeats, why):
@@ -68,8 +68,8 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
         AlarmName.CALIBRATION_GAP,
         {"misreplayed": 24},
     )
-    (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
-    assert (alarm["name"], alarm["action"]) == ("calibration_gap", "pause_learning")
+    (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"].standing_alarms
+    assert (alarm.name, alarm.action) == ("calibration_gap", "pause_learning")
     monkeypatch.setattr("paceline.learner.state.learner_state.compare_with_served", compare_with_served)
     learner = house.learner()  # reads back what the stream holds
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
         assert learner.learn_once().kind is LearningKind.LEARNED
     names = {trace.trace_id for trace in bad}
     assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
-    assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []
+    assert house.board.heartbeats()[f"learner:{house.config.name}"].standing_alarms == []
 
 
 def test_killed_before_they_are_acked_they_are_still_set_aside_once(house, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mlflow_house import FIT, GATE, MODEL, House, alias, named, serve, synced
+from paceline.buffer.board.member_status import MlflowWait
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import WEIGHTS_FILE
 from paceline.buffer.stream.trace import MAX_LABEL_CHARS
@@ -82,10 +83,10 @@ def record(house: House, number: int, **changes: Any) -> RunRecord:
     return replace(made, **changes)
 
 
-def waiting(registry: Registry) -> dict[str, dict[str, Any]]:
-    told: Any = registry.waiting_told()["mlflow_waiting"]
-    assert told["count"] == len(told["longest"])
-    return {one["what"]: one for one in told["longest"]}
+def waiting(registry: Registry) -> dict[str, MlflowWait]:
+    told = registry.waiting_told()
+    assert told.count == len(told.longest)
+    return {one.what: one for one in told.longest}
 
 
 def go_on(house: House, registry: Registry) -> bool:

@@ -98,9 +98,9 @@ class Rig:
     def balance(self):
         """captured, delivered, dropped, and what is still on its way, which must add up at any time."""
         status = self.courier.status()
-        on_the_way = status["open"] + status["queued"]
-        assert status["captured"] == status["delivered"] + sum(status["dropped"].values()) + on_the_way
-        return status["captured"], status["delivered"], dict(status["dropped"]), on_the_way
+        on_the_way = status.open + status.queued
+        assert status.account.captured == status.account.delivered + sum(status.account.dropped.values()) + on_the_way
+        return status.account.captured, status.account.delivered, dict(status.account.dropped), on_the_way
 
 
 def test_served_requests_reach_the_buffer_in_order():
@@ -118,14 +118,14 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     rig.serve("a")
     rig.turn()
     assert rig.balance() == (1, 0, {}, 1)
-    assert "start Redis" in rig.courier.status()["buffer_error"]
+    assert "start Redis" in rig.courier.status().buffer_error
     rig.serve("b")
     rig.buffer.is_away = False
     rig.turn()
     assert rig.balance() == (2, 0, {}, 2)  # not before the next try is due
     rig.turn(RETRY_S)
     assert rig.balance() == (2, 2, {}, 0)
-    assert rig.courier.status()["buffer_error"] == ""
+    assert rig.courier.status().buffer_error == ""
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
@@ -201,7 +201,7 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
     rig.breaker.open("three faults")
     rig.turn()
     assert rig.balance() == (1, 0, {DropReason.CAPTURE_OFF: 1}, 0)
-    assert (rig.courier.status()["capture"], rig.courier.status()["capture_reason"]) == ("off", "three faults")
+    assert (rig.courier.status().capture, rig.courier.status().capture_reason) == ("off", "three faults")
 
 
 def test_a_forward_that_cannot_be_split_costs_its_own_requests_and_nothing_else():
@@ -221,12 +221,12 @@ def test_what_the_scheduler_reports_is_part_of_the_status_and_opens_the_breaker(
     rig.serve("a")
     rig.turn()
     status = rig.board.heartbeats()["replica:rep"]
-    assert (status["draft_version"], status["skipped"], status["capture"]) == (3, {"opted_out": 2}, "on")
+    assert (status.draft_version, status.skipped, status.capture) == (3, {"opted_out": 2}, "on")
     assert rig.line.counts["delivered"] == 1
-    rig.line.status["capture_reason"] = "hook targets: got none"
+    rig.line.status.capture_reason = "hook targets: got none"
     rig.turn(1.1)
     status = rig.board.heartbeats()["replica:rep"]
-    assert (status["capture"], status["capture_reason"]) == ("off", "hook targets: got none")
+    assert (status.capture, status.capture_reason) == ("off", "hook targets: got none")
 
 
 def test_the_last_turn_closes_and_delivers_what_is_open():
@@ -292,7 +292,7 @@ def test_a_server_continues_the_counts_of_the_one_before_it_and_counts_what_died
         rig.turn(2.0)
     assert rig.balance() == (13, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
     status = rig.board.heartbeats()["replica:rep"]
-    assert (status["rounds"], status["labels_refused"]) == (71, 6)
+    assert (status.account.rounds, status.account.labels_refused) == (71, 6)
 
 
 def test_a_courier_that_continues_for_another_of_its_server_adopts_the_counts_of_that_one_alone():
@@ -348,7 +348,7 @@ def books(board):
     """Of every member: its traces captured, delivered, lost with a server."""
     statuses = {member: seen.status for member, seen in board.members().items()}
     return {
-        member: (status["captured"], status["delivered"], status["dropped"].get("server_died", 0))
+        member: (status.account.captured, status.account.delivered, status.account.dropped.get("server_died", 0))
         for member, status in statuses.items()
     }
 
@@ -364,7 +364,7 @@ def test_two_servers_of_one_name_keep_two_accounts_and_lose_nothing():
     turn(first, second)
     assert books(first.board) == {"replica:rep": (3, 3, 0), "replica:rep~2": (6, 6, 0)}
     assert second.line.counts["member"] == "replica:rep~2"
-    assert first.board.heartbeats()["replica:rep~2"]["wanted"] == "replica:rep"
+    assert first.board.heartbeats()["replica:rep~2"].wanted == "replica:rep"
 
 
 @pytest.mark.guarantee("one-name-twice")
@@ -399,7 +399,7 @@ def test_once_the_other_one_is_said_to_be_gone_a_server_has_the_name_with_both_a
     say_ended(first.board, "replica:rep")
     turn(second)
     assert books(first.board) == {"replica:rep": (gone + own, gone + own - 1, 1)}
-    assert second.board.heartbeats()["replica:rep"]["boot"] == "second"
+    assert second.board.heartbeats()["replica:rep"].boot == "second"
     assert second.counts.since_boot({}).captured == own
 
 
@@ -474,7 +474,7 @@ def test_a_last_status_that_makes_no_sense_is_ignored_with_a_warning(caplog, cha
     assert rig.balance() == (1, 1, {}, 0)
     assert "counts start at zero; the last status of replica:rep is unreadable" in caplog.text
     assert message in caplog.text
-    assert rig.courier.status()["capture"] == "on"
+    assert rig.courier.status().capture == "on"
 
 
 @pytest.mark.guarantee("server-clock-set-back")
@@ -487,7 +487,7 @@ def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     rig.buffer.is_away = False
     rig.serve("b")
     rig.turn(-3600.0)
-    assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
+    assert rig.board.heartbeats()["replica:rep"].account.captured == 2
     assert rig.counts.delivered == 2
 
 
@@ -495,24 +495,24 @@ def test_the_status_reaches_the_board_every_second():
     rig = Rig()
     rig.serve("a")
     rig.turn()
-    assert rig.board.heartbeats()["replica:rep"]["captured"] == 1
+    assert rig.board.heartbeats()["replica:rep"].account.captured == 1
     rig.serve("b")
     rig.turn(0.5)
-    assert rig.board.heartbeats()["replica:rep"]["captured"] == 1
+    assert rig.board.heartbeats()["replica:rep"].account.captured == 1
     rig.turn(0.6)
-    assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
+    assert rig.board.heartbeats()["replica:rep"].account.captured == 2
 
 
 def test_while_a_canary_drafts_on_any_replica_the_status_reaches_the_board_four_times_a_second():
     rig = Rig()
-    rig.line.status["is_canary_out"] = True
+    rig.line.status.is_canary_out = True
     rig.turn()
     for number in range(1, 5):
         rig.serve(f"r{number}")
         rig.turn(0.2)
-        assert rig.board.heartbeats()["replica:rep"]["captured"] == number - 1
+        assert rig.board.heartbeats()["replica:rep"].account.captured == number - 1
         rig.turn(0.05)
-        assert rig.board.heartbeats()["replica:rep"]["captured"] == number
+        assert rig.board.heartbeats()["replica:rep"].account.captured == number
 
 
 def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():

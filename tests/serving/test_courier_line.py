@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import BOOT
@@ -306,7 +307,7 @@ def status(courier, redis_client):
 
     def read(of=courier):
         of.look()
-        return board.heartbeats().get("replica:rep", {})
+        return board.heartbeats().get("replica:rep", MemberStatus())
 
     return read
 
@@ -314,7 +315,7 @@ def status(courier, redis_client):
 def is_acknowledged(courier, status):
     """Whether the first delivery has reached the board, and the sender as well."""
     receipt = courier.sender._receipt
-    return status.get("delivered") == 1 and receipt is not None and receipt.counts["delivered"] == 1
+    return status.account.delivered == 1 and receipt is not None and receipt.counts["delivered"] == 1
 
 
 def kill(courier):
@@ -343,7 +344,7 @@ def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_fo
         courier.sender.offer([prefill(name)])
     courier.sender.offer([verify("a")])
     until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
-    assert (status()["captured"], status()["draft_version"], status()["courier_fault"]) == (2, 7, "")
+    assert (status().account.captured, status().draft_version, status().courier.fault) == (2, 7, "")
     first = courier._process.pid
     if end == "kill":
         kill(courier)
@@ -356,7 +357,7 @@ def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_fo
     courier.sender.offer([verify("b")])  # its beginning died with the courier
     courier.sender.offer([prefill("c")])
     courier.sender.offer([verify("c")])
-    until(lambda: status().get("delivered") == 2, "the trace after the death")
+    until(lambda: status().account.delivered == 2, "the trace after the death")
     after = status()
     assert (after["captured"], after["dropped"], after["open"]) == (3, {"courier_died": 1}, 0)
     assert after["courier_restarts"] == 1
@@ -396,9 +397,9 @@ def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_sa
     while courier._process is None:
         clock.now_s += LOOK_S
         courier.look()
-    until(lambda: status().get("courier_restarts", 0) > 6, "the heartbeat of a courier that lives")
-    assert status()["courier_backoff_s"] == MAX_BACKOFF_S
-    assert status()["courier_fault"] == "ended with 1, 1 s after its start"
+    until(lambda: status().courier.restarts > 6, "the heartbeat of a courier that lives")
+    assert status().courier.backoff_s == MAX_BACKOFF_S
+    assert status().courier.fault == "ended with 1, 1 s after its start"
     clock.now_s += 2 * MAX_BACKOFF_S
     kill(courier)
     courier.look()
@@ -417,8 +418,8 @@ def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(cou
             with pytest.raises(FileNotFoundError):
                 courier.look()
     clock.now_s += 5 * LOOK_S
-    until(lambda: status().get("courier_restarts") == 1, "another courier")
-    assert (status()["captured"], status()["delivered"], status()["dropped"]) == (1, 1, {})
+    until(lambda: status().courier.restarts == 1, "another courier")
+    assert (status().account.captured, status().account.delivered, status().account.dropped) == (1, 1, {})
 
 
 @pytest.fixture
@@ -431,11 +432,11 @@ def other(courier, redis_url):
 
 def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, status, other, redis_client):
     courier.sender.offer([prefill("a"), prefill("b"), verify("a")])
-    until(lambda: (status().get("delivered"), status().get("open")) == (1, 1), "the first trace")
+    until(lambda: (status().account.delivered, status().open) == (1, 1), "the first trace")
     kill(courier)
     other._spawn()
     redis_client.delete(BOOT.name("default", "replica:rep"))  # as it expires ten seconds after the last beat
-    until(lambda: status(other).get("draft_version") == 8, "the next server's first status")
+    until(lambda: status(other).draft_version == 8, "the next server's first status")
     after = status(other)
     assert (after["captured"], after["delivered"], after["dropped"]) == (2, 1, {"server_died": 1})
 
@@ -444,14 +445,14 @@ def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, statu
 def test_two_servers_of_one_name_are_two_members_and_a_courier_that_takes_the_place_of_another_is_none(
     courier, status, other, redis_client
 ):
-    until(lambda: status().get("draft_version") == 7, "the first server's status")
+    until(lambda: status().draft_version == 7, "the first server's status")
     other._spawn()
     until(lambda: status(other) and other.replica == "rep~2", "the name of the second server")
     kill(other)
     other.look()
     board = RedisVersionBoard(redis_client, BufferConfig())
     until(
-        lambda: status(other) and board.heartbeats().get("replica:rep~2", {}).get("courier_restarts") == 1,
+        lambda: status(other) and board.heartbeats().get("replica:rep~2", MemberStatus()).courier.restarts == 1,
         "the next courier of the second server",
     )
     told = {member: (beat["boot"], beat["draft_version"]) for member, beat in board.heartbeats().items()}

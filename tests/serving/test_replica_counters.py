@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.counters import (
     COUNTERS,
     MAX_DRAFTS,
@@ -15,6 +14,7 @@ from paceline.buffer.board.counters import (
     as_json,
     counters_of,
 )
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.clock.step_cells import StepCells

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from fleet import version
 from live_page import served
-from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.board_access import BoardAccess
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -50,7 +50,9 @@ def access(redis_client, tmp_path) -> BoardAccess:
         board.register(made, "learner", "made")
         state = VersionState.REFUSED if number == 2 else VersionState.LIVE
         board.move(number, state, "learner", f"better {IMAGE}")
-    board.beat("replica:a", MemberStatus(draft_version=1, capture="on", traces=TracesSaid(captured=3, delivered=3)), 600.0)
+    board.beat(
+        "replica:a", MemberStatus(draft_version=1, capture="on", traces=TracesSaid(captured=3, delivered=3)), 600.0
+    )
     auth = OperatorAuth(redis_client, BufferConfig(speculator="demo"))
     auth.set_token(TOKEN, None, "operator:ann", "first")
     return BoardAccess("demo", board, auth, None)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 from mlflow import MlflowClient
-from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.audit import entry_time
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.dashboards.served import WINDOW_S
 from real_stack import LEARNER, MLFLOW_PAGES, REPLICA
 from scraped import parsed, value
