@@ -35,7 +35,7 @@ def courier_at(url, monkeypatch, tmp_path):
     os.dup2(logged.fileno(), 2)  # the courier inherits it
     try:
         settings = config.from_env({**os.environ, "PACELINE_REPLICA": "rep"})
-        process = CourierProcess(settings, "boot", Breaker(), lambda: {"draft_version": 7}, lambda: False)
+        process = CourierProcess(settings, "boot", Breaker(), lambda: MemberStatus(draft_version=7), lambda: False)
         process.start()
     finally:
         os.dup2(kept, 2)

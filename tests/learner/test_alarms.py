@@ -36,7 +36,7 @@ def test_an_alarm_becomes_a_decision_to_rest_with_its_figures():
     ("heartbeats", "why"),
     [
         ({}, ""),
-        ({"replica:a": {}, "replica:b": {"learning_paused": ""}}, ""),
+        ({"replica:a": MemberStatus(), "replica:b": MemberStatus(learning_paused="")}, ""),
         ({"learner:x": PAUSED}, ""),
         ({"replica:b": PAUSED, "replica:a": MemberStatus()}, f"replica:b: {PAUSED.learning_paused}"),
     ],

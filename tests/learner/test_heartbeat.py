@@ -266,4 +266,4 @@ def test_a_learner_that_ends_before_it_has_a_name_says_so_under_another_one(hous
     first.beat(nothing)
     second.end()
     members = house.board.members()
-    assert [one.status.ended for one in members.values()] == [False, True]
+    assert [one.said.ended for one in members.values()] == [False, True]

@@ -106,7 +106,7 @@ def test_versions_that_come_faster_than_they_are_swapped_in_reach_every_replica(
 @pytest.mark.parametrize("reported", [{"is_canary": True}, {}])
 def test_a_replica_with_a_canary_is_not_waited_for(fleet, reported):
     fleet.board.move(2, VersionState.CANARY, "l", "won", replica="a")
-    fleet.board.beat("replica:a", {"draft_version": 2, "swap": "on", **reported}, 1000.0)
+    fleet.board.beat("replica:a", MemberStatus(draft_version=2, swap="on", **reported), 1000.0)
     assert due(fleet, fleet.rollout("b"))
 
 

@@ -23,6 +23,7 @@ from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
 from paceline.serving.wire.teacher_width import TeacherWidth
+from said import said_by
 from sglang_double import batch_of, request
 from twins.memory_board import MemoryVersionBoard
 
@@ -164,5 +165,5 @@ def test_rounds_of_plain_decoding_do_not_count_for_the_draft():
                 commit,
             )
         )
-    ((_, _, accepted, rounds),) = monitor.status()["stretches"]["ended"]
+    (ended,) = said_by(monitor).stretches.ended
     assert (accepted, rounds) == (200, 200)
