@@ -14,6 +14,7 @@ from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
 from paceline.cli import app
+from said import said
 from typer.testing import CliRunner, Result
 from waiting import until
 
@@ -21,14 +22,17 @@ from waiting import until
 BEATS = """
 import sys, time
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.board.counters import Counters, as_json
+from paceline.buffer.board.counters import Counters
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 
 board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
 while True:
-    said = {"draft_version": 1, "captured": 3, "delivered": 3, "capture": "on", "at": time.time()}
-    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 3.0)
+    now = time.time()
+    said = MemberStatus(draft_version=1, traces=TracesSaid(captured=3, delivered=3), capture="on", at=now)
+    said.counters = Counters(at=now, boot="b")
+    board.beat(sys.argv[2], said, 3.0)
     time.sleep(0.2)
 """
 
@@ -104,7 +108,7 @@ def test_a_member_that_is_gone_for_good_is_forgotten_once_it_is_silent(paceline,
         assert board.members()["replica:a"].last_seen_at == beaten_at
     assert json.loads(paceline("status", "--json").stdout)["members"][0]["presence"] == "ended"
     assert paceline("alarms").exit_code == 2  # nobody is left to say
-    assert board.last_status("replica:a")["captured"] == 4  # for the next server of that name
+    assert board.last_status("replica:a").account.captured == 4  # for the next server of that name
     assert "expected one of replica:a" in paceline("forget", "replica:b").stderr
     board.beat("replica:a", MemberStatus(draft_version=1), 60.0)
     assert paceline("alarms").exit_code == 0
@@ -126,8 +130,10 @@ def test_of_a_speculator_that_nobody_has_seen_nothing_can_be_told(paceline, boar
 
 
 def test_alarms_as_json_are_one_object_a_line(paceline, board):
-    alarm = {"name": "hook_silent", "reading": "none captured", "action": "tell"}
-    board.beat("replica:a", {"draft_version": 1, "standing_alarms": [alarm], "alarms": [alarm | {"at": 9.0}]}, 60.0)
+    alarm = {"name": "hook_silent", "detail": "none captured", "action": "tell"}
+    board.beat(
+        "replica:a", said({"draft_version": 1, "standing_alarms": [alarm], "alarms": [alarm | {"at": 9.0}]}), 60.0
+    )
     shown = paceline("alarms", "--json")
     lines = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [(line["alarm"], line["active"], line["at"]) for line in lines] == [

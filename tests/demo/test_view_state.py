@@ -1,7 +1,7 @@
 """What the live view shows, read from the in-memory buffer and board and from the answers so far."""
 
 from fleet import counted, requests, version
-from paceline.buffer.board.member_status import MemberStatus, TracesSaid
+from paceline.buffer.board.member_status import MemberStatus, SwapSaid, TracesSaid
 from paceline.buffer.config import BufferConfig
 from paceline.demo.view_state import CURVE_REQUESTS, curves, read_state
 from paceline.policies.acceptance import Tally
@@ -33,7 +33,7 @@ def test_a_curve_has_a_point_for_every_full_dozen_of_its_domain() -> None:
 
 def test_the_state_counts_what_is_done_and_shows_the_last_stall() -> None:
     board = MemoryVersionBoard()
-    swaps = [{"number": 3, "commit_ms": 500.0, "running": 2, "at": 12.0}]
+    swaps = [SwapSaid(number=3, stage_ms=2.0, commit_ms=500.0, running=2, at=12.0)]
     board.beat("replica:r0", MemberStatus(swaps=swaps, traces=TracesSaid(captured=2, delivered=2)), 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
     state = read_state(reader, [served("py", 0, 11.0, 12.5)], phase="py", requests_total=40, elapsed_s=3.0)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from paceline.buffer.board.member_status import PacingSaid
 from paceline.buffer.errors import ConfigError

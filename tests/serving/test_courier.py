@@ -309,7 +309,7 @@ def test_the_last_turn_overwrites_no_counts_that_were_not_adopted():
     rig.serve("first")
     rig.board.last_status, known = redis_gone, rig.board.last_status
     rig.courier.run(lambda: True)
-    assert known("replica:rep")["captured"] == 12
+    assert known("replica:rep").account.captured == 12
 
 
 def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):

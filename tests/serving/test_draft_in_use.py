@@ -23,8 +23,8 @@ def link(redis_client: redis.Redis, redis_url: str):
     made.close()
 
 
-def beat(board: RedisVersionBoard, replica: str, draft_version: int | None = None, **status: Any) -> None:
-    board.beat(f"replica:{replica}", MemberStatus(draft_version=draft_version, **status), 60.0)
+def beat(board: RedisVersionBoard, replica: str, draft_version: int | None = None) -> None:
+    board.beat(f"replica:{replica}", MemberStatus(draft_version=draft_version), 60.0)
 
 
 def test_the_draft_in_use_is_the_oldest_that_a_server_drafts_with(link: DraftLink, redis_client: redis.Redis) -> None:

@@ -79,9 +79,8 @@ def test_the_couriers_counters_join_those_of_the_scheduler(board):
 
 def test_before_the_scheduler_has_said_which_boot_it_is_there_are_no_counters(board):
     counters = ReplicaCounters(CaptureCounts())
-    assert (
-        filled(counters, 60.0, reported()).counters is None
-    )  # nor before it is known what a courier before this one counted
+    # nor before it is known what a courier before this one counted
+    assert filled(counters, 60.0, reported()).counters is None
     counters.look(board, MEMBER, 50.0)
     assert filled(counters, 60.0, MemberStatus()).counters is None
     assert filled(counters, 60.0, MemberStatus(counters={"boot": 7})).counters is None

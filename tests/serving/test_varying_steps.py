@@ -166,4 +166,4 @@ def test_rounds_of_plain_decoding_do_not_count_for_the_draft():
             )
         )
     (ended,) = said_by(monitor).stretches.ended
-    assert (accepted, rounds) == (200, 200)
+    assert (ended.accepted, ended.rounds) == (200, 200)

@@ -15,7 +15,7 @@ import pytest
 from fleet import version
 from live_page import served
 from paceline.buffer.board.board_access import BoardAccess
-from paceline.buffer.board.member_status import MemberStatus, TracesSaid
+from paceline.buffer.board.member_status import MemberStatus, ProcessSaid, TracesSaid
 from paceline.buffer.board.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -235,7 +235,7 @@ def test_axe_finds_nothing_and_nothing_overflows_or_is_cut(tab, story_url, theme
 @pytest.mark.parametrize("width", [1280, 768, 390])
 def test_long_names_of_members_are_not_cut_off(tab, access, redis_client, width):
     host = "gpu-node-0123.eu-west-1.compute.internal"
-    server = {"host": host, "paceline": "0.1.0+g801c959ddfeb", "sglang": "0.5.23"}
+    server = ProcessSaid(host=host, paceline="0.1.0+g801c959ddfeb", sglang="0.5.23")
     access.board.beat(f"replica:{host}-30000", MemberStatus(draft_version=1, capture="on", server=server), 600.0)
     with serving(access, redis_client) as address:
         page = tab(f"{address}/", viewport={"width": width, "height": 800})

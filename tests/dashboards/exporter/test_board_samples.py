@@ -1,5 +1,6 @@
 """What /metrics says of one speculator: hand-made members, and what the readings say of the same counters."""
 
+import msgspec
 import pytest
 from fleet import NOW, board, learner, replica, requests, snapshot, steps, version
 from paceline.buffer.board.counters import (
@@ -14,6 +15,8 @@ from paceline.buffer.board.counters import (
     ServedCounters,
     TraceCounters,
 )
+from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.member_status import read_status
 from paceline.buffer.board.version import OTHER_LABELS
 from paceline.dashboards.exporter.families import FAMILIES, Kind
 from paceline.policies.readings.tables import StepSums
@@ -168,8 +171,8 @@ def test_the_board_says_what_is_live_and_what_the_gate_predicted() -> None:
 
 
 def test_a_replica_tells_its_last_swap_and_plain_speed() -> None:
-    first = {"number": 0, "at": 5.0, "stage_ms": 900.0, "commit_ms": 90.0}
-    last = {"number": 1, "at": 7.0, "stage_ms": 30.0, "commit_ms": 1.5, "accept_length_before": None}
+    first = {"number": 0, "at": 5.0, "stage_ms": 900.0, "commit_ms": 90.0, "running": 0}
+    last = {"number": 1, "at": 7.0, "stage_ms": 30.0, "commit_ms": 1.5, "running": 0}
     pacing = {"goodput": [{"bucket": 4, "plain_tokens_per_s": 88.0}]}
     found = scrape(told(served(2), swaps=[first, last | {"accept_length_after": 2.5}], pacing=pacing))
     assert value(found, "paceline_last_swap_timestamp_seconds") == 7.0
@@ -181,7 +184,8 @@ def test_a_replica_tells_its_last_swap_and_plain_speed() -> None:
 
 @pytest.mark.parametrize("status", [{"swaps": "x"}, {"pacing": [1]}, {"capture": 3}, {"open": True}, {"counters": 5}])
 def test_a_status_that_somebody_else_wrote_spoils_nothing(status: dict) -> None:
-    found = scrape(snapshot(replica_a=replica(**status)))
+    spoilt = MemberSeen(said=read_status(msgspec.json.encode(status)), last_seen_at=NOW, is_alive=True)
+    found = scrape(snapshot(replica_a=spoilt))
     assert value(found, "paceline_member_alive", member="replica:a") == 1.0
 
 
