@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ..dashboards.tables import as_counts, as_int
 from ..rig.deployment import LocalDeployment
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
@@ -79,9 +78,7 @@ def measure(
             times = period(server, prompts, options.concurrency, options.seconds)
             with stopped(redis):
                 others = period(server, prompts, options.concurrency, options.seconds)
-            wait_until(
-                lambda: server.reader.replica_status().get("buffer_error") == "", "the replica to find Redis again"
-            )
+            wait_until(lambda: server.reader.replica_status().buffer_error == "", "the replica to find Redis again")
             server.drained()
             running_ms.append(float(np.percentile(times, 99)))
             stopped_ms.append(float(np.percentile(others, 99)))
@@ -113,7 +110,7 @@ def print_results(
     console: Console, server: MeasuredServer, *, running: list[float], stopped_ms: list[float], requests: int
 ) -> None:
     """Print the ratio and what became of the traces."""
-    status = server.drained()
+    traces = server.drained().account
     console.print(f"machine: {machine()}; seed {SEED}", soft_wrap=True)
     console.print(f"{requests} requests answered; a failed one would have ended this run")
     console.print(
@@ -121,8 +118,7 @@ def print_results(
         soft_wrap=True,
     )
     console.print(
-        f"traces captured {as_int(status, 'captured')}, delivered {as_int(status, 'delivered')}, "
-        f"dropped {as_counts(status, 'dropped')}"
+        f"traces captured {traces.captured}, delivered {traces.delivered}, dropped {traces.dropped}", soft_wrap=True
     )
 
 

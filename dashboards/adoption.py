@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..buffer.board.member_status import MemberStatus, read_status
+from ..buffer.board.member_status import MemberStatus
 from ..buffer.board.version_board import VersionBoard
 from ..buffer.finding import SOMETHING_WRONG, WELL
 from ..policies.verdict_words import sentence
@@ -53,13 +53,12 @@ def adoption(board: VersionBoard, number: int) -> Adoption:
     if state.live != number:
         row = state.rows.get(number)
         return Adoption(number, taken_back=sentence(row.why) if row else f"got live version {state.live}")
-    for member, status in sorted(board.heartbeats().items()):
-        said, fault = read_status(status)
+    for member, said in sorted(board.heartbeats().items()):
         if member.startswith(REPLICA) and not said.ended:
             if said.draft_version == number:
                 drafting.append(member)
             else:
-                others.append((member, fault or _why(said)))
+                others.append((member, said.unreadable or _why(said)))
     return Adoption(number, tuple(drafting), tuple(others))
 
 

@@ -121,10 +121,10 @@ def _books(replicas: Iterable[MemberSeen]) -> Books:
     statuses = [one.said for one in replicas]
     dropped: Counter[str] = Counter()
     for status in statuses:
-        dropped.update(status.dropped or {})
+        dropped.update(status.account.dropped)
     return Books(
-        captured=sum(status.captured or 0 for status in statuses),
-        delivered=sum(status.delivered or 0 for status in statuses),
+        captured=sum(status.account.captured for status in statuses),
+        delivered=sum(status.account.delivered for status in statuses),
         dropped=dropped,
         open=sum(status.open or 0 for status in statuses),
         queued=sum(status.queued or 0 for status in statuses),
@@ -141,8 +141,8 @@ def _losses(served: Served) -> Iterator[str]:
 
 def _trouble(replicas: Mapping[str, MemberSeen]) -> Iterator[str]:
     for name, one in sorted(replicas.items()):
-        if one.fault:
-            yield f"{name} is not counted: {one.fault}"
+        if one.said.unreadable:
+            yield f"{name} is not counted: {one.said.unreadable}"
         if one.said.capture == "off":
             yield f"{name} captures nothing: {one.said.capture_reason or 'no reason given'}"
         if one.said.buffer_error:

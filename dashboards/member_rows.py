@@ -76,7 +76,7 @@ def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> Memb
     is_there = Presence.SILENT if is_silent else Presence.ALIVE
     presence = Presence.ENDED if has_ended(one) else Presence.LEFT if one.said.left else is_there
     process = one.said.process
-    doing = one.fault or _doing(one.said)
+    doing = one.said.unreadable or _doing(one.said)
     return MemberRow(
         member=name,
         presence=presence,

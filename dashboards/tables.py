@@ -176,18 +176,6 @@ class VersionsTable:
         return _STYLES.get(line.state) if self.is_served or line.state is not VersionState.LIVE else None
 
 
-def as_int(status: Mapping[str, object], key: str) -> int:
-    """The integer at `key` of a member's status; 0 when it has not reported one yet."""
-    value = status.get(key, 0)
-    return value if isinstance(value, int) else 0
-
-
-def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
-    """Name -> count at `key` of a member's status; empty when it has not reported any yet."""
-    value = status.get(key)
-    return {str(name): int(n) for name, n in value.items()} if isinstance(value, Mapping) else {}
-
-
 def _reason(row: BoardRow) -> str:
     on = row.version.judged_on
     trained = ", ".join(row.version.trained_targets)

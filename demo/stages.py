@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from ..buffer.board.member_status import LifeSaid
 from ..buffer.stream.trace_buffer import TraceBuffer
-from ..dashboards.tables import as_int
 from ..rig.prompts import Prompt
 from ..rig.reader import SpeculatorReader, Swap, drain_check
 from ..rig.services import Service
@@ -109,7 +109,7 @@ def measured(
 ) -> Run:
     """The results, read from the running services; their lossless check is empty, to be filled in later."""
     reader = running.reader
-    learner = reader.learner_status()
+    life = reader.learner_status().life or LifeSaid()
     traces = reader.traces()
     served = served_by_version(entry.trace for entry in running.buffer.replay(running.buffer.counts().delivered))
     swapped = reader.swaps()
@@ -119,7 +119,7 @@ def measured(
         max_tokens=max_tokens,
         versions=reader.versions(served),
         traces=traces,
-        replay=(as_int(learner, "identity_equal"), as_int(learner, "identity_compared")),
+        replay=(life.identity_equal, life.identity_compared),
         lossless=Lossless(0, ()),
         swapped=swapped,
         swaps=len(in_flight),

@@ -1,13 +1,14 @@
 """A learner's heartbeat: its last known status and its counters, also while a learning round runs and between two."""
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
-from ..buffer.board.counters import COUNTERS, ENDED, LEFT, STALLED, as_json
 from ..buffer.board.lease import renewed
 from ..buffer.board.member_name import MemberName
+from ..buffer.board.member_status import MemberStatus
 from ..buffer.board.version_board import VersionBoard
 from ..buffer.errors import BufferUnavailable
 from ..buffer.plain_text import printable
@@ -24,7 +25,7 @@ _FAULT_CHARS = 300
 
 
 class Heartbeat:
-    """Sends one learner's status. New figures replace those of the same name; the others stay through idle rounds.
+    """Sends one learner's status. What is not filled in anew stays through idle rounds.
 
     Several threads may send. Every beat is alive for ALIVE_S, in a learning round no longer than its lease: a killed
     learner is silent then, however long its learning rounds and the time between them are.
@@ -36,15 +37,19 @@ class Heartbeat:
         self._in_round_s = min(config.round_lease_s, ALIVE_S)
         self._board = board
         self._buffer = buffer
-        self._status: dict[str, object] = {"kind": "idle", "why": "no learning round has come to its end yet"}
+        self._said = MemberStatus(
+            kind="idle", why="no learning round has come to its end yet", learner=self.tally.process
+        )
         self._lock = threading.Lock()  # a beat with older figures must not come after one with newer ones
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def beat(self, figures: Mapping[str, object]) -> None:
-        """Send figures, and the ones of before; once this learner has a name. Raises BufferUnavailable."""
+    def beat(self, fill: Callable[[MemberStatus], object]) -> None:
+        """Have news filled in and send all that is known; once this learner has a name. Raises BufferUnavailable."""
         with self._lock:
-            self._send({STALLED: "", **figures}, ALIVE_S)
+            self._said.stalled = ""
+            fill(self._said)
+            self._send(ALIVE_S)
 
     def stall(self, fault: Exception) -> None:
         """Say, if Redis takes it, that `fault` keeps learning rounds from being started, until one is again.
@@ -53,13 +58,16 @@ class Heartbeat:
         """
         if self._thread is not None:
             with suppress(BufferUnavailable), self._lock:
-                self._send({STALLED: _text(fault)}, ALIVE_S)
+                self._said.stalled = _text(fault)
+                self._send(ALIVE_S)
 
     def fail(self, failure: BaseException) -> None:
         """Count a learning round that `failure` ended, and say so, if Redis answers, until one ends well."""
         self.tally.record_failure()
-        with suppress(BufferUnavailable):
-            self.beat({"fault": _text(failure)})
+        with suppress(BufferUnavailable), self._lock:
+            self._said.stalled = ""
+            self._said.fault = _text(failure)
+            self._send(ALIVE_S)
 
     def at_work(self, kind: str) -> AbstractContextManager[object]:
         """Send that a learning round is at `kind`, again and again while the body runs.
@@ -67,7 +75,9 @@ class Heartbeat:
         Raises BufferUnavailable at the first one.
         """
         with self._lock:
-            self._send({"kind": kind, STALLED: ""}, self._in_round_s)
+            self._said.kind = kind
+            self._said.stalled = ""
+            self._send(self._in_round_s)
         return nullcontext() if self._thread else renewed(partial(self._beat_again, self._in_round_s), self._in_round_s)
 
     def keep_beating(self, *, starts_rounds: bool = False) -> None:
@@ -76,7 +86,7 @@ class Heartbeat:
         `starts_rounds`: whether this process also sends the messages that start learning rounds, as one alone should.
         """
         if self._thread is None:
-            self._status["beat"] = starts_rounds
+            self._said.beat = starts_rounds
             self._thread = threading.Thread(target=self._run, name="paceline-alive", daemon=True)
             self._thread.start()
 
@@ -85,8 +95,11 @@ class Heartbeat:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with suppress(BufferUnavailable):
-            self.beat({LEFT: printable(by_itself[:_FAULT_CHARS])} if by_itself else {ENDED: True})
+        with suppress(BufferUnavailable), self._lock:
+            self._said.stalled = ""
+            self._said.left = printable(by_itself[:_FAULT_CHARS])
+            self._said.ended = not by_itself
+            self._send(ALIVE_S)
             self._name.release()
 
     def _run(self) -> None:
@@ -98,15 +111,18 @@ class Heartbeat:
     def _beat_again(self, alive_s: float) -> None:
         # Redis may be away for a moment: the learning round itself notices when it needs it.
         with suppress(BufferUnavailable), self._lock:
-            self._send({}, alive_s)
+            self._send(alive_s)
 
-    def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
-        self._status |= figures
-        self._name.take(alive_s, may_wait=self._status.keys().isdisjoint((ENDED, LEFT)))
+    def _send(self, alive_s: float) -> None:
+        said = self._said
+        self._name.take(alive_s, may_wait=not (said.ended or said.left))
         if not self._name.held:
             return
-        counters = {COUNTERS: as_json(self.tally.counters(self._buffer.counts()))}
-        self._board.beat(self._name.held, self._status | self.tally.status() | self._name.status() | counters, alive_s)
+        self._name.sign(said)
+        said.at = time.time()
+        said.work = self.tally.work()
+        said.counters = self.tally.counters(self._buffer.counts())
+        self._board.beat(self._name.held, said, alive_s)
         self._name.settle()
 
 

@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from ..buffer.board.counters import Counters, LearnerCounters
+from ..buffer.board.member_status import ProcessSaid, WorkSaid
 from ..buffer.code_version import code_version
 from ..buffer.stream.trace_buffer import BufferCounts
 
@@ -27,18 +30,18 @@ class WorkTally:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.boot = uuid.uuid4().hex[:16]
         self._started_at = time.time()
-        self._who = {"boot": self.boot, "started_at": round(self._started_at, 3), "host": socket.gethostname()}
-        self._who |= {"paceline": code_version()}
+        self.process = ProcessSaid(
+            boot=self.boot, started_at=round(self._started_at, 3), host=socket.gethostname(), paceline=code_version()
+        )
         self._clock = clock
         self._lock = threading.Lock()
-        self._phase = IDLE
         self._began = clock()
         self._charged = clock()
         self._seconds: dict[str, float] = {}
         self._verdicts: Counter[str] = Counter()
         self._rounds = self._rests = self._drifts = self._optimiser_steps = 0
         self._drifted_at: float | None = None
-        self._progress: dict[str, object] = {}
+        self._work = WorkSaid(phase=IDLE, phase_s=0.0)  # the time is filled in when it is told
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -49,17 +52,18 @@ class WorkTally:
         finally:
             self._enter(before)
             with self._lock:
-                self._progress = {}
+                self._work = WorkSaid(phase=before, phase_s=0.0)
 
     def step(self, step: int, steps: int) -> None:
         """Optimiser step `step` of `steps` of the block being learnt has ended."""
         with self._lock:
-            self._progress = self._progress | {"step": step, "steps": steps}
+            self._work.step = step
+            self._work.steps = steps
 
     def block(self, block: int, blocks: int) -> None:
         """Block `block` of `blocks` of the claim is being learnt."""
         with self._lock:
-            self._progress = {"block": block, "blocks": blocks}
+            self._work = WorkSaid(phase=self._work.phase, phase_s=0.0, block=block, blocks=blocks)
 
     def record_learning(self, optimiser_steps: int, verdict: str | None) -> None:
         """Count a learning round that trained; None: nothing was there to judge."""
@@ -85,11 +89,10 @@ class WorkTally:
         with self._lock:
             self._verdicts[FAILED] += 1
 
-    def status(self) -> dict[str, object]:
-        """Who this is and what it is doing now, as JSON values for the heartbeat."""
+    def work(self) -> WorkSaid:
+        """What it is doing now, for the heartbeat."""
         with self._lock:
-            doing = {"phase": self._phase, "phase_s": round(self._clock() - self._began, 3), **self._progress}
-        return {"learner": self._who, "at": time.time(), "work": doing}
+            return msgspec.structs.replace(self._work, phase_s=round(self._clock() - self._began, 3))
 
     def counters(self, counts: BufferCounts) -> Counters:
         """What was done until now, beside what is in the buffer."""
@@ -104,7 +107,7 @@ class WorkTally:
                 verdicts=dict(self._verdicts),
                 seconds={name: round(spent, 3) for name, spent in self._seconds.items()},
                 process_cpu_s=round(time.process_time(), 3),
-                is_busy=self._phase != IDLE,
+                is_busy=self._work.phase != IDLE,
                 delivered=counts.delivered,
                 acked=dict(counts.acked),
                 trimmed=counts.trimmed,
@@ -122,13 +125,14 @@ class WorkTally:
         """Begin a phase; return the one that it ends."""
         with self._lock:
             self._charge()
-            before = self._phase
-            self._phase = name
+            before = self._work.phase
+            self._work.phase = name
             self._began = self._charged
             return before
 
     def _charge(self) -> None:
         """Add the time until now to the phase that runs; with the lock held."""
         now = self._clock()
-        self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._charged
+        phase = self._work.phase
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._charged
         self._charged = now

@@ -46,10 +46,6 @@ class Alarm:
     detail: str  # one sentence with figures, for people
     action: Action
 
-    def as_json(self) -> dict[str, str]:
-        """As JSON values, for a heartbeat."""
-        return {"name": self.name.value, "reading": self.detail, "action": self.action.value}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardInput:

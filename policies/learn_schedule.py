@@ -74,6 +74,16 @@ class _Rest:
     usual: tuple[float, ...]  # accepted per round of requests before it, oldest first
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a schedule waits for, for people."""
+
+    next: str  # what ends the rest or begins one
+    flat_rounds: int
+    rest_after_flat_rounds: int
+    rested_s: float | None = None  # None: it does not rest
+
+
 class LearnSchedule:
     """Decides whether to learn; begins as a learner that never rested. Deterministic; times are unix seconds."""
 
@@ -169,17 +179,16 @@ class LearnSchedule:
             f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
         )
 
-    def standing(self, now_s: float) -> dict[str, object]:
-        """Flat rounds, how long it has rested, and what ends that or begins a rest, as JSON values for people."""
+    def standing(self, now_s: float) -> Standing:
+        """What it waits for now."""
         rules = self._rules
         rest = self._rest
-        found: dict[str, object] = {"flat_rounds": self._flat_rounds, "rest_after_flat_rounds": rules.flat_rounds}
         if rules.mode is not LearnMode.DRIFT:
-            return {**found, "next": f"learning is set to {rules.mode.value}"}
+            return Standing(f"learning is set to {rules.mode.value}", self._flat_rounds, rules.flat_rounds)
         if rest is None:
             lacking = max(rules.flat_rounds - self._flat_rounds, 0)
             left = f"{lacking} more flat rounds and {self._lacking_requests} more requests"
-            return {**found, "next": f"{left} begin a rest"}
+            return Standing(f"{left} begin a rest", self._flat_rounds, rules.flat_rounds)
         rested_s = max(now_s - rest.began_at_s, 0.0)
         usual = sum(rest.usual) / len(rest.usual)
         low = _low(rest.usual, rules.low_share)
@@ -188,7 +197,7 @@ class LearnSchedule:
             f"a rest ends after {rules.cool_down_s:g} s, once accepted per round falls under {fallen:.3f}, or "
             f"{rules.unexplored_share:.0%} of {rules.latest_requests} requests are under {low:.3f}"
         )
-        return {**found, "rested_s": round(rested_s, 3), "next": ends}
+        return Standing(ends, self._flat_rounds, rules.flat_rounds, round(rested_s, 3))
 
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored schedule decides as this one would."""

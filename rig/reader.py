@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..buffer.board.member_status import MemberStatus
 from ..buffer.board.version_board import VersionBoard
 from ..buffer.board.weights_file import weights_file
 from ..buffer.stream.trace_buffer import TraceBuffer
-from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
+from ..dashboards.tables import VersionLine, version_lines
 from ..policies.readings.ratio_sums import RatioSums
 from ..policies.readings.served_drafts import served_drafts
 from .traffic import Served, longest_gap_ms
@@ -73,24 +74,24 @@ class SpeculatorReader:
         self._learner = f"learner:{learner}"
         self._swaps: dict[tuple[int, float], Swap] = {}  # seen so far, by number and time
 
-    def replica_status(self) -> Mapping[str, object]:
-        """Return the server's last heartbeat; empty when there is none."""
-        return self._board.heartbeats().get(self._replica, {})
+    def replica_status(self) -> MemberStatus:
+        """Return the server's last heartbeat; one in which nothing is known when there is none."""
+        return self._board.heartbeats().get(self._replica, MemberStatus())
 
-    def learner_status(self) -> Mapping[str, object]:
-        """Return the learner's last heartbeat; empty when there is none."""
-        return self._board.heartbeats().get(self._learner, {})
+    def learner_status(self) -> MemberStatus:
+        """Return the learner's last heartbeat; one in which nothing is known when there is none."""
+        return self._board.heartbeats().get(self._learner, MemberStatus())
 
     def traces(self) -> TraceAccount:
         """Return where the traces are; what the server counts is of its last heartbeat, even where that has expired."""
         server = self._board.members().get(self._replica)
         counts = self._buffer.counts()
-        said = server.status if server else {}
+        said = server.said.traces if server else None
         other = {outcome: count for outcome, count in counts.acked.items() if outcome not in _KEPT}
         return TraceAccount(
-            captured=as_int(said, "captured") if said else None,
-            delivered=as_int(said, "delivered") if said else None,
-            dropped=as_counts(said, "dropped") if said else None,
+            captured=said.captured if said else None,
+            delivered=said.delivered if said else None,
+            dropped=said.dropped if said else None,
             silent_s=0.0 if server is None or server.is_alive else self._board.now() - server.last_seen_at,
             learned=counts.acked.get("learned", 0),
             held_out=counts.acked.get("held_out", 0),
@@ -123,19 +124,16 @@ class SpeculatorReader:
 
         A heartbeat lists the newest, as many as it has room for: call it now and then, and none is missed.
         """
-        reported = self.replica_status().get("swaps")
-        for s in reported if isinstance(reported, list) else []:
-            self._swaps[s["number"], s["at"]] = Swap(s["number"], s["commit_ms"], s["running"], s["at"])
+        for swap in self.replica_status().swaps:
+            self._swaps[swap.number, swap.at] = Swap(swap.number, swap.commit_ms, swap.running, swap.at)
         return [*self._swaps.values()]
 
     def is_learning(self, min_new_traces: int) -> bool:
         """Return whether a learning round runs, or enough traces wait for one to start."""
-        return self.learner_status().get("kind") == "learning" or self._buffer.counts().pending >= min_new_traces
+        return self.learner_status().kind == "learning" or self._buffer.counts().pending >= min_new_traces
 
 
-def drain_check(
-    status: Callable[[], Mapping[str, object]], clock: Callable[[], float] = time.time
-) -> Callable[[], bool]:
+def drain_check(status: Callable[[], MemberStatus], clock: Callable[[], float] = time.time) -> Callable[[], bool]:
     """Return a check to be polled: whether a replica has delivered all it served before this call.
 
     `status` reads the replica's last heartbeat. The first heartbeat after this call may report a turn that began
@@ -147,10 +145,9 @@ def drain_check(
     def is_drained() -> bool:
         nonlocal first_at
         now = status()
-        at = now.get("at")
-        if not isinstance(at, int | float) or at <= asked_at:
+        if now.at is None or now.at <= asked_at:
             return False
-        first_at = first_at or at
-        return at > first_at and not as_int(now, "open") and not as_int(now, "queued")
+        first_at = first_at or now.at
+        return now.at > first_at and not now.open and not now.queued
 
     return is_drained

@@ -6,11 +6,11 @@ Every tensor-parallel rank builds target, swaps and pacing; the entry rank alone
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from ..buffer.board.counters import COUNTERS, Counters, SchedulerCounters, as_json
+from ..buffer.board.counters import Counters, SchedulerCounters
+from ..buffer.board.member_status import MemberStatus
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .breaker import Breaker
@@ -127,29 +127,32 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     return replica
 
 
-def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> dict[str, Any]:
+def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> MemberStatus:
     """The scheduler process's share of the replica's status; the courier has the rest."""
-    swap = replica.shared.swap
-    swapper = replica.swapper
-    return {
-        **swapper.status(),
-        "is_canary": swapper.is_canary,
-        "is_canary_out": swapper.is_canary_out,
-        "canary_window_s": settings.canary_turn_s or 0.0,
-        "skipped": counts.status()["skipped"],
-        "capture_reason": breaker.reason,
-        "swap": "off" if swap.fault else "on",
-        "swap_reason": swap.fault or swap.waits_for,
-        **swap.effect.status(),
-        **replica.shared.target.updates.status(),
-        "engine_rounds": replica.rounds.look(swap.running()),
-        "captured_rounds": replica.capture.rounds,
-        "pacing": {**replica.shared.pacing.status(), "catch_up": replica.shared.catch_up.status()},
-        "server": replica.identity.status(),
-        "clock_reason": replica.shared.clock.fault,
-        "penalties_reason": replica.shared.tokens.fault,
-        COUNTERS: as_json(_counters(replica)),
-    }
+    shared = replica.shared
+    swap = shared.swap
+    published, loaded = swap.effect.digests
+    pacing = shared.pacing.said()
+    pacing.catch_up = shared.catch_up.said()
+    said = MemberStatus(
+        canary_window_s=settings.canary_turn_s or 0.0,
+        skipped=counts.skipped_told(),
+        capture_reason=breaker.reason,
+        swap="off" if swap.fault else "on",
+        swap_reason=swap.fault or swap.waits_for,
+        published_sha256=published,
+        loaded_sha256=loaded,
+        target=shared.target.updates.said(),
+        engine_rounds=replica.rounds.look(swap.running()),
+        captured_rounds=replica.capture.rounds,
+        pacing=pacing,
+        server=replica.identity.said(),
+        clock_reason=shared.clock.fault,
+        penalties_reason=shared.tokens.fault,
+        counters=_counters(replica),
+    )
+    replica.swapper.fill(said)
+    return said
 
 
 def _counters(replica: Replica) -> Counters:

@@ -6,6 +6,7 @@ For the scheduler process only. The flags as given stay None wherever SGLang cho
 import functools
 from typing import Any, Final
 
+from ..buffer.board.member_status import Speculation
 from ..buffer.errors import CaptureUnavailable
 from ..buffer.stream.trace import VerdictRule
 
@@ -63,21 +64,21 @@ def why_replay_is_no_proof() -> str:
     )
 
 
-def flags() -> dict[str, Any]:
-    """Speculation flags by their names, as SGLang resolved them; empty before that, and on a fault."""
+def flags() -> Speculation | None:
+    """Speculation flags, as SGLang resolved them; None before that, and on a fault."""
     try:
         from sglang.srt.runtime_context import get_spec
 
         spec = get_spec()
-        return {
-            "algorithm": spec.speculative_algorithm,
-            "num_steps": spec.speculative_num_steps,
-            "eagle_topk": spec.speculative_eagle_topk,
-            "num_draft_tokens": spec.speculative_num_draft_tokens,
-            "adaptive": bool(spec.speculative_adaptive),
-        }
+        return Speculation(
+            algorithm=spec.speculative_algorithm,
+            num_steps=spec.speculative_num_steps,
+            eagle_topk=spec.speculative_eagle_topk,
+            num_draft_tokens=spec.speculative_num_draft_tokens,
+            adaptive=bool(spec.speculative_adaptive),
+        )
     except Exception:  # noqa: BLE001 - a status without them is better than none
-        return {}
+        return None
 
 
 def has_draft_of_its_own() -> bool:

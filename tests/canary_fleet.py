@@ -9,6 +9,7 @@ from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
+from said import said_by
 from twins.memory_board import MemoryVersionBoard
 
 RULES = CanaryRules(max_requests=60)
@@ -47,7 +48,7 @@ class Fleet:
 
     def turn(self):
         self.now += READ_S
-        self.board.beat("replica:other", self.other.status(), 60.0)
+        self.board.beat("replica:other", said_by(self.other), 60.0)
         self.monitor.turn(self.now)
 
     @property

@@ -1,6 +1,6 @@
 """The fleet that tests look at: drafts on a board, members as they beat, and what they count."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from threading import Event, Thread
@@ -17,14 +17,15 @@ from paceline.buffer.board.counters import (
     ServedCounters,
     StepCell,
     TraceCounters,
-    as_json,
 )
 from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState
 from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.errors import BufferUnavailable
 from paceline.dashboards.snapshot import Snapshot
 from paceline.policies.readings.ratio_sums import RatioSums
+from said import said
 from twins.memory_board import MemoryVersionBoard
 
 NOW = 10_000.0
@@ -77,16 +78,26 @@ def board(count: int = 2, **changes: object) -> BoardState:
     return made.read()
 
 
-def replica(unseen_s: float = 0.5, *, is_alive: bool = True, **status: object) -> MemberSeen:
+def replica(
+    unseen_s: float = 0.5,
+    *,
+    is_alive: bool = True,
+    captured: int = 9,
+    delivered: int = 9,
+    dropped: Mapping[str, int] | None = None,
+    payload_bytes: int = 0,
+    **status: object,
+) -> MemberSeen:
     """A server that drafts with 1 and has delivered all that it captured."""
-    said = {"draft_version": 1, "captured": 9, "delivered": 9, "dropped": {}, "open": 0, "queued": 0, "capture": "on"}
+    traces = {"captured": captured, "delivered": delivered, "dropped": dropped or {}, "payload_bytes": payload_bytes}
     at = NOW - unseen_s
-    return MemberSeen(status=said | {"at": at, "counters": {}} | status, last_seen_at=at, is_alive=is_alive)
+    usual = {"at": at, "draft_version": 1, "traces": traces, "open": 0, "queued": 0, "capture": "on"}
+    return MemberSeen(said=said(usual | status), last_seen_at=at, is_alive=is_alive)
 
 
 def learner(unseen_s: float = 0.5, *, is_alive: bool = True, **status: object) -> MemberSeen:
     at = NOW - unseen_s
-    return MemberSeen(status={"kind": "idle", "at": at, "counters": {}} | status, last_seen_at=at, is_alive=is_alive)
+    return MemberSeen(said=said({"kind": "idle", "at": at} | status), last_seen_at=at, is_alive=is_alive)
 
 
 def snapshot(state: BoardState | None = None, histories: dict | None = None, **members: MemberSeen) -> Snapshot:
@@ -125,7 +136,7 @@ def steps(draft_steps: int, count: int, *, tokens: int, seconds: float, **more: 
     return StepCell(bucket=8, draft_steps=draft_steps, steps=count, **rows, **more)
 
 
-def replica_status(boot: str, started_at: float, beats: int, draft: int, refused: int = 0) -> dict[str, object]:
+def replica_status(boot: str, started_at: float, beats: int, draft: int, refused: int = 0) -> MemberStatus:
     """A replica after so many beats; every beat adds the same. One that refused a swap raises an alarm."""
     served = ServedCounters(
         cells=[requests(draft, label, [(10 * beats, accepted * beats)]) for label, accepted in ACCEPTED.items()],
@@ -147,13 +158,13 @@ def replica_status(boot: str, started_at: float, beats: int, draft: int, refused
     )
     swap = {"number": draft, "before": draft - 1, "at": started_at, "stage_ms": 30.0, "commit_ms": 1.5, "running": 0}
     lengths = {"accept_length_before": 2.0, "accept_length_after": 2.5}
-    alarm = {"name": "hook_silent", "reading": "200 rounds, none captured", "action": "tell"}
-    said: dict[str, object] = {"capture": "on", "open": 3, "queued": 1, "draft_version": draft}
-    said |= {"standing_alarms": [alarm] if refused else [], "swaps": [swap | lengths]}
-    return {**said, "counters": as_json(counters)}
+    alarm = {"name": "hook_silent", "detail": "200 rounds, none captured", "action": "tell"}
+    alarms = [alarm] if refused else []
+    told = {"capture": "on", "open": 3, "queued": 1, "draft_version": draft, "counters": counters}
+    return said({**told, "standing_alarms": alarms, "swaps": [swap | lengths]})
 
 
-def learner_status(boot: str, started_at: float, beats: int) -> dict[str, object]:
+def learner_status(boot: str, started_at: float, beats: int) -> MemberStatus:
     learnt = LearnerCounters(
         rounds=beats,
         rests=1,
@@ -173,11 +184,11 @@ def learner_status(boot: str, started_at: float, beats: int) -> dict[str, object
         max_bytes=90000,
     )
     counters = Counters(at=time(), boot=boot, started_at=started_at, learner=learnt)
-    return {"learn": "learn", "pending_registrations": 0, "counters": as_json(counters)}
+    return MemberStatus(learn="learn", pending_registrations=0, counters=counters)
 
 
 @contextmanager
-def beating(on: VersionBoard, member: str, status: Callable[[int], dict[str, object]]) -> Iterator[Event]:
+def beating(on: VersionBoard, member: str, status: Callable[[int], MemberStatus]) -> Iterator[Event]:
     """Have `member` beat with `status` of the number of its beats, until the body ends or the event is set."""
     over = Event()
 

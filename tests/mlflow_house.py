@@ -4,7 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.buffer.board.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from paceline.buffer.board.counters import Counters, DraftPositions, ServedCell, ServedCounters
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
@@ -132,7 +133,7 @@ def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: i
     cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
     house.unix.now_s += 10.0  # a later entry of the history
     counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))
-    house.board.beat("replica:a", {"counters": as_json(counters)}, 60.0)
+    house.board.beat("replica:a", MemberStatus(counters=counters), 60.0)
     return sums
 
 

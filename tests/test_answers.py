@@ -9,10 +9,12 @@ import time
 
 import pytest
 from fleet import counted, publish, requests, version
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
 from paceline.cli import app
+from said import said
 from typer.testing import CliRunner, Result
 from waiting import until
 
@@ -20,14 +22,17 @@ from waiting import until
 BEATS = """
 import sys, time
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.board.counters import Counters, as_json
+from paceline.buffer.board.counters import Counters
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 
 board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
 while True:
-    said = {"draft_version": 1, "captured": 3, "delivered": 3, "capture": "on", "at": time.time()}
-    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 3.0)
+    now = time.time()
+    said = MemberStatus(draft_version=1, traces=TracesSaid(captured=3, delivered=3), capture="on", at=now)
+    said.counters = Counters(at=now, boot="b")
+    board.beat(sys.argv[2], said, 3.0)
     time.sleep(0.2)
 """
 
@@ -92,10 +97,10 @@ def test_a_killed_server_is_said_by_status_and_alarms_and_nothing_stays_well(pac
 
 
 def test_a_member_that_is_gone_for_good_is_forgotten_once_it_is_silent(paceline, board):
-    board.beat("replica:a", {"draft_version": 1, "captured": 4}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=1, traces=TracesSaid(captured=4)), 60.0)
     refused = paceline("forget", "replica:a")
     assert (refused.exit_code, "got one that is alive" in refused.stderr) == (1, True)
-    board.beat("replica:a", {"draft_version": 1, "captured": 4}, 0.001)
+    board.beat("replica:a", MemberStatus(draft_version=1, traces=TracesSaid(captured=4)), 0.001)
     until(lambda: paceline("alarms").exit_code == 1, "the silence")
     beaten_at = board.members()["replica:a"].last_seen_at
     for _ in range(2):  # the second time changes nothing
@@ -103,9 +108,9 @@ def test_a_member_that_is_gone_for_good_is_forgotten_once_it_is_silent(paceline,
         assert board.members()["replica:a"].last_seen_at == beaten_at
     assert json.loads(paceline("status", "--json").stdout)["members"][0]["presence"] == "ended"
     assert paceline("alarms").exit_code == 2  # nobody is left to say
-    assert board.last_status("replica:a")["captured"] == 4  # for the next server of that name
+    assert board.last_status("replica:a").account.captured == 4  # for the next server of that name
     assert "expected one of replica:a" in paceline("forget", "replica:b").stderr
-    board.beat("replica:a", {"draft_version": 1}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=1), 60.0)
     assert paceline("alarms").exit_code == 0
 
 
@@ -125,8 +130,10 @@ def test_of_a_speculator_that_nobody_has_seen_nothing_can_be_told(paceline, boar
 
 
 def test_alarms_as_json_are_one_object_a_line(paceline, board):
-    alarm = {"name": "hook_silent", "reading": "none captured", "action": "tell"}
-    board.beat("replica:a", {"draft_version": 1, "standing_alarms": [alarm], "alarms": [alarm | {"at": 9.0}]}, 60.0)
+    alarm = {"name": "hook_silent", "detail": "none captured", "action": "tell"}
+    board.beat(
+        "replica:a", said({"draft_version": 1, "standing_alarms": [alarm], "alarms": [alarm | {"at": 9.0}]}), 60.0
+    )
     shown = paceline("alarms", "--json")
     lines = [json.loads(line) for line in shown.stdout.splitlines()]
     assert [(line["alarm"], line["active"], line["at"]) for line in lines] == [
@@ -138,9 +145,8 @@ def test_alarms_as_json_are_one_object_a_line(paceline, board):
 def served(board):
     """Two drafts, of which the second had more accepted."""
     cells = requests(0, "py", [(10, 5), (9, 4)] * 5), requests(1, "py", [(10, 12), (9, 11)] * 5)
-    from paceline.buffer.board.counters import as_json
 
-    board.beat("replica:a", {"draft_version": 1, "counters": as_json(counted(time.time(), *cells))}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=1, counters=counted(time.time(), *cells)), 60.0)
 
 
 def test_versions_show_what_was_served_beside_what_was_predicted(paceline, board):
@@ -173,8 +179,8 @@ def test_two_versions_and_one_in_full(paceline, board):
 
 
 def test_a_promotion_says_which_servers_have_not_taken_it(paceline, board):
-    board.beat("replica:a", {"draft_version": 2}, 60.0)
-    board.beat("replica:b", {"draft_version": 1}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=2), 60.0)
+    board.beat("replica:b", MemberStatus(draft_version=1), 60.0)
     late = paceline("promote", "2", "--wait", "0.1")
     assert (late.exit_code, board.read().live) == (1, 2)
     assert late.output.splitlines() == [
@@ -182,7 +188,7 @@ def test_a_promotion_says_which_servers_have_not_taken_it(paceline, board):
         "replica:a drafts with version 2",
         "replica:b does not: it drafts with 1",
     ]
-    board.beat("replica:b", {"draft_version": 1}, 60.0)
+    board.beat("replica:b", MemberStatus(draft_version=1), 60.0)
     back = paceline("rollback", "--expect", "7")
     assert (back.exit_code, board.read().live) == (1, 2)
     assert "expected 7 to be one of them" in back.stderr
@@ -190,7 +196,7 @@ def test_a_promotion_says_which_servers_have_not_taken_it(paceline, board):
 
 
 def test_watching_ends_well_with_ctrl_c(environment, board, redis_url):
-    board.beat("replica:a", {"draft_version": 1}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=1), 60.0)
     command = [sys.executable, "-m", "paceline.cli", "status", "--watch", "--json"]
     env = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.board.version_board import VersionBoard
@@ -76,9 +77,9 @@ class Server:
     buffer: TraceBuffer
     board: VersionBoard
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> MemberStatus:
         """The last heartbeat of the only replica; empty while it is silent."""
-        return dict(next(iter(self.board.heartbeats().values()), {}))
+        return next(iter(self.board.heartbeats().values()), MemberStatus())
 
     def traces(self) -> dict[str, DraftTrace]:
         """By request id; every request has one."""
@@ -128,7 +129,7 @@ class Served:
     answers: dict[str, dict[str, Any]]
     traces: dict[str, DraftTrace]
     counts: BufferCounts
-    status: dict[str, Any]
+    status: MemberStatus
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +170,9 @@ def test_the_users_own_command_captures_what_it_answers(served: Served) -> None:
 
 def test_its_heartbeat_says_that_all_is_on_and_nothing_was_lost(served: Served) -> None:
     status = served.status
-    assert (status["capture"], status["capture_reason"]) == ("on", "")
-    assert (status["swap"], status["swap_reason"]) == ("on", "")
-    assert (status["captured"], status["dropped"]) == (len(PROMPTS), {})
+    assert (status.capture, status.capture_reason) == ("on", "")
+    assert (status.swap, status.swap_reason) == ("on", "")
+    assert (status.account.captured, status.account.dropped) == (len(PROMPTS), {})
     assert (served.counts.delivered, served.counts.dead_lettered) == (len(PROMPTS), 0)
 
 
@@ -196,7 +197,7 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
         server.board.register(version, "test", name)
     done = server.user.run("paceline", "promote", str(number), settings=server.settings)
     assert (done.returncode, done.stderr) == (0, "")
-    until(lambda: server.status()["draft_version"] == number, "the swap")
+    until(lambda: server.status().draft_version == number, "the swap")
     again = generate(server.port, "again")
     before = [reply["output_ids"] for reply in served.answers.values()]
     assert [reply["output_ids"] for reply in again.values()] == before

@@ -14,6 +14,7 @@ import pytest
 import redis
 from fleet import beating, learner_status, publish, replica_status
 from paceline.buffer.board.board_access import BoardAccess, list_speculators, open_board
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
@@ -117,7 +118,7 @@ def test_the_exporters_user_reads_every_board_no_trace_and_writes_nothing(
     with connect(url) as client, pytest.raises(redis.exceptions.NoPermissionError):
         client.xrange(TRACES.name("default"))
     with pytest.raises(BufferUnavailable, match="ACL"):
-        open_board(settings, url, "default").board.beat("replica:z", {}, 1.0)
+        open_board(settings, url, "default").board.beat("replica:z", MemberStatus(), 1.0)
     with pytest.raises(BufferUnavailable, match="ACL"):
         open_board(settings, url, "default").board.move(0, VersionState.RETIRED, "exporter", "no")
     assert house.board.events() == before

@@ -5,7 +5,6 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from paceline.buffer.board.counters import (
-    COUNTERS,
     Counters,
     DraftPositions,
     LearnerCounters,
@@ -14,11 +13,12 @@ from paceline.buffer.board.counters import (
     ServedCounters,
     StepCell,
     TraceCounters,
-    as_json,
 )
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode, Why, because
 from paceline.buffer.board.version import DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.ratio_sums import RatioSums
+from said import said
 from twins.memory_board import MemoryVersionBoard
 
 START = 1_790_000_100.0
@@ -44,7 +44,7 @@ class Story:
         self.drafts_with = 0
         self.standing_alarms: list[dict[str, object]] = []
         self.learner = LearnerCounters()
-        self.learner_status: dict[str, object] = {"kind": "idle", "why": "nothing to train on"}
+        self.learner_status = MemberStatus(kind="idle", why="nothing to train on")
 
     def publish(self, number: int, parent: int | None, score: float | None = None, **changes: Any) -> None:
         """A new draft, judged by the learner."""
@@ -95,7 +95,9 @@ class Story:
         live = self.board.read().live or 0
         self.drafts_with = live
         if before != live:
-            self.swaps.append({"number": live, "before": before, "commit_ms": 1.8, "running": 0, "at": self.now})
+            self.swaps.append(
+                {"number": live, "before": before, "stage_ms": 3.0, "commit_ms": 1.8, "running": 0, "at": self.now}
+            )
 
     def serve(self, label: str, accepted_per_round: float, requests: int = 1) -> None:
         """Requests that end now, of rounds with so many accepted drafts each."""
@@ -158,23 +160,22 @@ class Story:
 
     def beat(self) -> None:
         """Replica and learner say how they are."""
-        counted = {"captured": self.traces["captured"], "delivered": self.traces["delivered"], "dropped": {}}
         status = {
-            **counted,
+            "traces": {"captured": self.traces["captured"], "delivered": self.traces["delivered"]},
             "open": 0,
             "queued": 0,
             "at": self.now,
             "capture": "on",
             "draft_version": self.drafts_with,
             "swaps": self.swaps,
-            "alarms": [],
             "standing_alarms": self.standing_alarms,
             "server": {"host": "gpu-0", "paceline": "0.1.0", "sglang": "0.5.23"},
-            COUNTERS: as_json(self.counters()),
+            "counters": self.counters(),
         }
-        self.board.beat(REPLICA, status, 10.0)
-        learner = Counters(at=self.now, boot="boot-2", learner=self.learner)
-        self.board.beat(LEARNER, {**self.learner_status, "at": self.now, COUNTERS: as_json(learner)}, 60.0)
+        self.board.beat(REPLICA, said(status), 10.0)
+        self.learner_status.at = self.now
+        self.learner_status.counters = Counters(at=self.now, boot="boot-2", learner=self.learner)
+        self.board.beat(LEARNER, self.learner_status, 60.0)
 
     def run(self, seconds: float, labels: dict[str, float]) -> None:
         """Serve one request of each label every two seconds; accepted drafts per round by label."""
@@ -228,11 +229,8 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
     )
     story.run(30, {"prose": 0.5})
     story.go_live(6, because(ReasonCode.CANARY_GAINS, gain=0.85))
-    story.learner_status = {
-        "kind": "learned",
-        "why": "published draft 6",
-        "learn": "train",
-        "learn_reason": "served accept length fell",
-    }
+    story.learner_status = MemberStatus(
+        kind="learned", why="published draft 6", learn="train", learn_reason="served accept length fell"
+    )
     story.run(110, {"prose": 1.3})
     return story

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...dashboards.tables import as_counts
 from ...rig.prompts import Prompt
 from ...rig.ratio import Spread, ratio
 from ...rig.traffic import longest_gap_ms
@@ -50,12 +49,12 @@ class _Run:
 
 def _measure(bench: Bench, batch: int, tokens: int) -> None:
     runs: dict[str, list[_Run]] = {way: [] for way in bench.ways}
-    before = as_counts(bench.server.drained(), "dropped")
+    before = bench.server.drained().account.dropped
     for turn in range(-1, bench.plan.turns):  # the first warms up
         for way in random.Random(f"{batch} {turn}").sample(list(bench.ways), len(bench.ways)):
             run = _run(bench, way, prompts(bench, batch, f"{batch} {turn}"), tokens)
             runs[way] += [run] if turn >= 0 else []
-    after = as_counts(bench.server.drained(), "dropped")
+    after = bench.server.drained().account.dropped
     rates = {way: [run.tokens_per_second for run in made] for way, made in runs.items()}
     round_ms = {way: [1e3 * run.seconds / run.rounds for run in made] for way, made in runs.items()}
     pairs = ((CAPTURED, OPTED_OUT), (OPTED_OUT, WITHOUT), (CAPTURED, WITHOUT), (PACED, PLAIN), (CAPTURED, PLAIN))
@@ -155,8 +154,9 @@ def swap_waits(bench: Bench) -> None:
     began = time.time()
     waits = _waits(bench, bench.server.url, partial(stalls.paceline_swap, bench.server, len(bench.drafts)))
     made = stalls.swaps_since(bench.server, began)
-    staged = {key: [round(swap[key], 1) for swap in made] for key in ("stage_ms", "commit_ms")}
-    bench.figures.write("swap waits", shape=bench.plan.shape, **waits, **staged)
+    stage_ms = [round(swap.stage_ms, 1) for swap in made]
+    commit_ms = [round(swap.commit_ms, 1) for swap in made]
+    bench.figures.write("swap waits", shape=bench.plan.shape, **waits, stage_ms=stage_ms, commit_ms=commit_ms)
 
 
 def stock_waits(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from ...rig.deployment import LocalDeployment
@@ -156,7 +157,7 @@ def rates(
     env = {"PACELINE_REDIS_URL": ""} if way == OFF else {}
     with served(chosen, options, target=target, draft=draft, env=env) as server:
         by_batch = {batch: rate(server, options, prompts, batch) for batch in options.batches}
-        pacing = None if way == OFF else server.reader.replica_status().get("pacing")
+        pacing = None if way == OFF else msgspec.to_builtins(server.reader.replica_status().pacing)
         return Rates(by_batch, resolved_settings(server.url), pacing)
 
 

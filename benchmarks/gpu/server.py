@@ -101,10 +101,10 @@ def server_service(
 def require_capture(server: MeasuredServer) -> None:
     """Exit with the server's reason unless capture and swaps are on."""
     ready_at = time.time() + HEARTBEAT_S  # an earlier heartbeat may describe the server before it was ready
-    wait_until(lambda: float(str(server.reader.replica_status().get("at", 0.0))) > ready_at, "the replica's heartbeat")
+    wait_until(lambda: (server.reader.replica_status().at or 0.0) > ready_at, "the replica's heartbeat")
     status = server.reader.replica_status()
-    if status["capture"] != "on" or status["swap"] != "on":
-        raise SystemExit(f"capture is {status['capture']} ({status['capture_reason']}), swaps: {status['swap_reason']}")
+    if status.capture != "on" or status.swap != "on":
+        raise SystemExit(f"capture is {status.capture} ({status.capture_reason}), swaps: {status.swap_reason}")
 
 
 def resolved_settings(url: str, keys: Sequence[str] = REPORTED) -> Mapping[str, object]:

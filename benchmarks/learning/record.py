@@ -21,7 +21,6 @@ from pathlib import Path
 from rich.console import Console
 
 from ...buffer.stream.trace import DraftTrace, VerdictRule
-from ...dashboards.tables import as_int
 from ...learner.judging.paired_replay import why_unscored
 from ...rig.deployment import LocalDeployment
 from ...rig.processes import ending_signals
@@ -120,7 +119,7 @@ def served_traces(
             server = services.server
             server.wait_for_capture()
             serve(server, setting, prompts, report)
-            captured = as_int(server.drained(), "captured")
+            captured = server.drained().account.captured
             traces = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(prompts))}
     missing = [prompt.request_id for prompt in prompts if prompt.request_id not in traces]
     if missing or captured != len(prompts):

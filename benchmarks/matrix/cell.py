@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version import VersionState
 from ...buffer.stream.trace import DraftTrace
-from ...dashboards.tables import as_counts
 from ...learner.judging.replay import replay_logprobs, replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from ...learner.model.eagle3 import Eagle3Draft
@@ -72,20 +72,20 @@ def measure(case: Case, found: dict[str, str], why_no_replay: Callable[[], str])
     Blocks while requests are served. `why_no_replay` gives paceline's own reason for judging by other means than
     replay; it is called where no round can be compared. Raises, or exits, as servers and learners do.
     """
-    wait_until(case.server.reader.replica_status, "the replica's heartbeat")
+    wait_until(lambda: case.server.reader.replica_status().at, "the replica's heartbeat")
     status = case.server.reader.replica_status()
-    if status["capture"] != "on":
-        found["capture"] = f"no: {status['capture_reason']}"
+    if status.capture != "on":
+        found["capture"] = f"no: {status.capture_reason}"
         found["replay"] = found["swap"] = "no: nothing is captured"
         found["pacing"] = paced(status)
         return
     served, traces = serve(case)
     status = case.server.reader.replica_status()  # of a replica that has delivered all of them
-    found["capture"] = captured(served, traces, as_counts(status, "dropped"))
+    found["capture"] = captured(served, traces, status.account.dropped)
     draft = loaded(case, case.draft)
     found["replay"] = judged(replayed(draft, traces), why_no_replay)
     found["pacing"] = paced(status)
-    found["swap"] = f"no: {status['swap_reason']}" if status["swap"] != "on" else swapped(case, draft, traces)
+    found["swap"] = f"no: {status.swap_reason}" if status.swap != "on" else swapped(case, draft, traces)
 
 
 def serve(case: Case) -> tuple[list[Served], list[DraftTrace]]:
@@ -194,7 +194,7 @@ def go_live(server: MeasuredServer, number: int) -> str:
 
     def is_settled() -> bool:
         is_refused = server.board.read().rows[number].state is VersionState.ROLLED_BACK
-        return is_refused or server.reader.replica_status().get("draft_version") == number
+        return is_refused or server.reader.replica_status().draft_version == number
 
     wait_until(is_settled, f"version {number} to be swapped in")
     row = server.board.read().rows[number]
@@ -208,12 +208,12 @@ def loaded(case: Case, folder: Path) -> Eagle3Draft:
     return load_draft(folder, load_target_embedding(case.target), target_head=head)
 
 
-def paced(status: Mapping[str, object]) -> str:
+def paced(status: MemberStatus) -> str:
     """Cell of the column `pacing`."""
-    pacing = status.get("pacing")
-    if not isinstance(pacing, Mapping):
+    pacing = status.pacing
+    if pacing is None:
         return "no: the replica reports none"
-    if pacing.get("reason"):
-        return f"no: {pacing['reason']}"
-    lengths = sorted({int(length) for row in pacing["steps"].values() for length in row})
-    return f"yes: {pacing['policy']}, steps chosen: {', '.join(map(str, lengths)) or 'none yet'}"
+    if pacing.reason:
+        return f"no: {pacing.reason}"
+    lengths = sorted({int(length) for row in pacing.steps.values() for length in row})
+    return f"yes: {pacing.policy}, steps chosen: {', '.join(map(str, lengths)) or 'none yet'}"

@@ -2,11 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.board.version import DraftVersion, VersionState
 from ...buffer.board.version_board import VersionBoard
@@ -15,7 +16,6 @@ from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...buffer.stream.trace_buffer import TraceBuffer
-from ...dashboards.tables import as_counts, as_int
 from ...rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, load_tokenizer
@@ -69,24 +69,21 @@ class MeasuredServer:
     def go_live(self, number: int) -> None:
         """Make a registered version live and wait until the server drafts with it."""
         self.board.move(number, VersionState.LIVE, BY, "measured next")
-        wait_until(
-            lambda: self.reader.replica_status().get("draft_version") == number, f"version {number} to be swapped in"
-        )
+        wait_until(lambda: self.reader.replica_status().draft_version == number, f"version {number} to be swapped in")
 
     def wait_for_capture(self) -> None:
         """Block until the replica reports that it captures; exits when it does not."""
-        wait_until(lambda: self.reader.replica_status().get("capture") == "on", "the replica to capture")
+        wait_until(lambda: self.reader.replica_status().capture == "on", "the replica to capture")
 
-    def drained(self) -> Mapping[str, object]:
+    def drained(self) -> MemberStatus:
         """The replica's status once every trace of the requests answered so far has left the server.
 
         Exits when traces were captured that were neither delivered nor counted as dropped.
         """
         wait_until(drain_check(self.reader.replica_status), "traces to be delivered")
         status = self.reader.replica_status()
-        captured = as_int(status, "captured")
-        delivered = as_int(status, "delivered")
-        if captured != delivered + sum(as_counts(status, "dropped").values()):
+        traces = status.account
+        if traces.captured != traces.delivered + sum(traces.dropped.values()):
             raise SystemExit(f"traces are unaccounted for: {status}")
         return status
 

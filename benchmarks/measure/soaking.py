@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...buffer.board.member_status import SwapSaid, TracesSaid
 from ...buffer.board.version import VersionState
 from ...buffer.errors import BufferUnavailable
-from ...dashboards.tables import as_int
 from ...policies.acceptance import Tally
 from ...rig.progress import Report
 from ...rig.prompts import Prompt
@@ -75,7 +75,7 @@ class Soak:
     requests: list[Tally] = field(default_factory=list)  # accepted drafts and rounds, in the order they ended
     waits: list[np.ndarray] = field(default_factory=list)  # [n, 2]: a chunk, and the next one of the same request
     disturbed: list[str] = field(default_factory=list)  # requests that failed, were aborted or retracted
-    traces: dict[str, object] = field(default_factory=dict)  # the replica's last status
+    traces: TracesSaid = field(default_factory=TracesSaid)  # as the replica said last
     passed_over: int = 0
     unanswered: int = 0  # calls of this benchmark that Redis did not answer in time
 
@@ -88,11 +88,11 @@ class Soak:
         self.waits.append(np.stack([times[:-1], times[1:]], axis=1))
         self.requests.append(served.tally)
 
-    def read(self, reported: object) -> None:
+    def read(self, reported: Sequence[SwapSaid]) -> None:
         """Add the swaps that a heartbeat reports."""
-        for swap in reported if isinstance(reported, list) else []:
-            if swap["at"] >= self.began:
-                seen = SwapSeen(swap["number"], swap["at"], swap["commit_ms"], swap["stage_ms"])
+        for swap in reported:
+            if swap.at >= self.began:
+                seen = SwapSeen(swap.number, swap.at, swap.commit_ms, swap.stage_ms)
                 self.swaps.setdefault(seen.number, seen)
 
 
@@ -116,8 +116,9 @@ def soak(
     finally:
         over.set()
         traffic.join()
-    seen.traces = dict(server.drained())
-    seen.read(seen.traces["swaps"])
+    last = server.drained()
+    seen.traces = last.account
+    seen.read(last.swaps)
     return seen
 
 
@@ -178,7 +179,7 @@ def make_live(server: MeasuredServer, weights: DraftWeights, seen: Soak) -> None
 
 def look(server: MeasuredServer, seen: Soak) -> None:
     """Read what was swapped in; a version older than one of these, and not among them, was passed over."""
-    seen.read(server.reader.replica_status().get("swaps"))
+    seen.read(server.reader.replica_status().swaps)
     newest = max(seen.swaps, default=-1)
     seen.passed_over = sum(number < newest and number not in seen.swaps for number, *_ in seen.made)
     waiting = [at for number, at, _ in seen.made if number > newest]
@@ -186,8 +187,3 @@ def look(server: MeasuredServer, seen: Soak) -> None:
         raise SystemExit(
             f"no swap since version {newest} for {PATIENCE_S:.0f} s; last status {server.reader.replica_status()}"
         )
-
-
-def traced(seen: Soak) -> tuple[int, int]:
-    """Traces captured and delivered."""
-    return as_int(seen.traces, "captured"), as_int(seen.traces, "delivered")

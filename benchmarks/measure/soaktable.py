@@ -6,9 +6,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...dashboards.tables import as_counts
 from ...policies.acceptance import Tally
-from .soaking import Sample, Soak, SwapSeen, traced
+from .soaking import Sample, Soak, SwapSeen
 
 #: First and last moment, unix seconds.
 Window = tuple[float, float]
@@ -68,7 +67,7 @@ def totals(soak: Soak, swaps: Sequence[SwapSeen]) -> list[str]:
     seconds = swaps[-1].at - swaps[0].at
     around = longest_waits(soak, [swap.window for swap in swaps])
     between = longest_waits(soak, [quiet(a, b) for a, b in pairwise(swaps) if b.window[0] > a.at])
-    captured, delivered = traced(soak)
+    traces = soak.traces
     pace = f"{len(swaps)} swaps in {seconds:.0f} s, {60 * (len(swaps) - 1) / seconds:.0f} a minute"
     history = f"{soak.passed_over} versions replaced before they were swapped in; {2 * len(soak.made)} board events"
     requests = f"{len(soak.requests)} requests, {len(soak.disturbed)} failed, aborted or retracted"
@@ -76,7 +75,7 @@ def totals(soak: Soak, swaps: Sequence[SwapSeen]) -> list[str]:
         f"- {pace}; {history}",
         f"- longest wait for a token around a swap: {spread(around)}; half way between two swaps: {spread(between)}",
         f"- {requests}; {soak.unanswered} times Redis did not answer this benchmark in time",
-        f"- traces captured {captured}, delivered {delivered}, dropped {as_counts(soak.traces, 'dropped')}",
+        f"- traces captured {traces.captured}, delivered {traces.delivered}, dropped {traces.dropped}",
     ]
 
 

@@ -20,6 +20,7 @@ import httpx
 import torch
 from safetensors.torch import load_file
 
+from ...buffer.board.member_status import SwapSaid
 from ...buffer.board.version import VersionState
 from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...rig.prompts import Prompt
@@ -101,8 +102,8 @@ def measure_stalls(
     made = swaps_since(server, began)
     return Stalls(
         waits_ms={way: Spread.of([waits[way] for waits in repeats]) for way in ways},
-        commit_ms=Spread.of([swap["commit_ms"] for swap in made]),
-        stage_ms=Spread.of([swap["stage_ms"] for swap in made]),
+        commit_ms=Spread.of([swap.commit_ms for swap in made]),
+        stage_ms=Spread.of([swap.stage_ms for swap in made]),
         ratio=Spread.of([waits["paceline"] / waits["stock HTTP"] for waits in repeats]),
         void=void,
         plan=plan,
@@ -140,13 +141,12 @@ def paceline_swap(server: MeasuredServer, versions: int) -> Window:
     server.board.move(number, VersionState.LIVE, "bench", "next one")
     wait_until(lambda: swaps_since(server, began), f"version {number} to be swapped in")
     swap = swaps_since(server, began)[-1]
-    return swap["at"] - (swap["commit_ms"] + swap["stage_ms"]) / 1000.0, swap["at"]
+    return swap.at - (swap.commit_ms + swap.stage_ms) / 1000.0, swap.at
 
 
-def swaps_since(server: MeasuredServer, began: float) -> list[dict[str, float]]:
+def swaps_since(server: MeasuredServer, began: float) -> list[SwapSaid]:
     """Swaps the replica made since `began`, unix seconds, oldest first; it reports its newest."""
-    reported = server.reader.replica_status().get("swaps")
-    return [swap for swap in reported if swap["at"] >= began] if isinstance(reported, list) else []
+    return [swap for swap in server.reader.replica_status().swaps if swap.at >= began]
 
 
 def stock_swap(url: str, payload: str) -> Window:

@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-from ...buffer.board.counters import COUNTERS, counters_of
+import msgspec
+
+from ...buffer.board.counters import counters_of
+from ...buffer.board.member_status import PacingSaid
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
@@ -53,11 +55,11 @@ class Loop:
 
     def is_swapped(self) -> bool:
         """Whether its server drafts with the live version."""
-        return self._reader.replica_status().get("draft_version") == self._reader.live()
+        return self._reader.replica_status().draft_version == self._reader.live()
 
     def is_paced(self) -> bool:
         """Whether every arm with paceline chooses its steps by the default policy."""
-        return {_pacing(reader).get("policy") for reader in self._readers.values()} == {PACED_BY}
+        return {_pacing(reader).policy for reader in self._readers.values()} == {PACED_BY}
 
     def beside(self, arm: str) -> AbstractContextManager[object]:
         """Let the learner run while its own arm is asked, and not while another one is."""
@@ -77,7 +79,7 @@ class Loop:
 
     def noted(self, chunk: int, held_s: float | None = None) -> Hold:
         """What there is to say between two chunks; `held_s` is how long traffic was held, None where it is not."""
-        pacing = {arm: _pacing(reader) for arm, reader in self._readers.items()}
+        pacing = {arm: msgspec.to_builtins(_pacing(reader)) for arm, reader in self._readers.items()}
         self._hear()
         spent_s = self._busy_s - self._noted_s
         self._noted_s = self._busy_s
@@ -93,7 +95,7 @@ class Loop:
             self._hear()
 
     def _hear(self) -> None:
-        counters = counters_of(self._reader.learner_status().get(COUNTERS))
+        counters = counters_of(self._reader.learner_status().counters)
         if counters is not None and counters.learner is not None:
             seconds = counters.learner.seconds
             self._busy_s = sum(spent for phase, spent in seconds.items() if phase != "idle")
@@ -105,10 +107,8 @@ def is_idle_since(reader: SpeculatorReader, since: float) -> Callable[[], bool]:
 
     def is_idle() -> bool:
         status = reader.learner_status()
-        at = status.get("at")
-        work = status.get("work")
-        is_fresh = isinstance(at, int | float) and at > since
-        return is_fresh and isinstance(work, dict) and work.get("phase") == "idle"
+        is_fresh = status.at is not None and status.at > since
+        return is_fresh and status.work is not None and status.work.phase == "idle"
 
     return is_idle
 
@@ -161,6 +161,5 @@ def _learner_env(arm: Arm, target: TargetModel, folder: Path, min_new: int) -> d
     }
 
 
-def _pacing(reader: SpeculatorReader) -> dict[str, Any]:
-    pacing = reader.replica_status().get("pacing")
-    return dict(pacing) if isinstance(pacing, dict) else {}
+def _pacing(reader: SpeculatorReader) -> PacingSaid:
+    return reader.replica_status().pacing or PacingSaid()

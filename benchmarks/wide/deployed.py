@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
@@ -65,10 +66,10 @@ class Deployed:
         """The buffer, as a learner of this speculator opens it."""
         return RedisTraceBuffer(self.client, self.settings.buffer)
 
-    def counts(self) -> dict[str, Any]:
-        """Capture's own counts, of the courier's last heartbeat; empty before the first."""
+    def said(self) -> MemberStatus:
+        """The courier's last heartbeat; nothing is known before the first."""
         board = RedisVersionBoard(self.client, self.settings.buffer)
-        return dict(board.heartbeats().get(f"replica:{REPLICA}", {}))
+        return board.heartbeats().get(f"replica:{REPLICA}", MemberStatus())
 
     def spent(self) -> ProcessorTime:
         """Read all clocks; to be called by the thread that acts the scheduler's."""
@@ -93,25 +94,25 @@ class Deployed:
                 raise SystemExit(f"line to the courier: got no room for {forward_bytes} bytes in {SETTLE_S:.0f} s")
             time.sleep(POLL_S / 10)
 
-    def settle(self, traces: int) -> dict[str, Any]:
+    def settle(self, traces: int) -> TracesSaid:
         """Wait until all that was captured, at least `traces` so far, is delivered or dropped; the counts by then.
 
         Lost requests are told with the scheduler's next status, so that the line alone does not say when all is told.
         """
         self.courier.outbox.flush()
         sender = self.courier.sender
-        _wait(lambda: sender.has_room(self.settings.queue_bytes), "a receipt of all that was sent", self.counts)
+        _wait(lambda: sender.has_room(self.settings.queue_bytes), "a receipt of all that was sent", self.said)
         received_at = time.time()
 
         def is_settled() -> bool:
-            counts = self.counts()
-            is_new = counts.get("at", 0.0) > received_at and counts["captured"] >= traces
-            return bool(is_new and not counts["open"] and not counts["queued"])
+            said = self.said()
+            is_new = (said.at or 0.0) > received_at and said.account.captured >= traces
+            return is_new and not said.open and not said.queued
 
-        _wait(is_settled, "a heartbeat with no trace on its way", self.counts)
+        _wait(is_settled, "a heartbeat with no trace on its way", self.said)
         if self.breaker.faults:
             raise SystemExit(f"hook bodies: got {self.breaker.faults} faults, expected none")
-        return self.counts()
+        return self.said().account
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
         given = {"replica": REPLICA, "target": TARGET, "target_version": TARGET_VERSION, **changes}
         settings = ServingConfig(redis_url=f"redis://127.0.0.1:{port}/0", buffer=buffer, **given)
         breaker = Breaker()
-        courier = CourierProcess(settings, "bench", breaker=breaker, status=dict, is_canary_out=lambda: False)
+        courier = CourierProcess(settings, "bench", breaker=breaker, status=MemberStatus, is_canary_out=lambda: False)
         found = Deployed(
             settings=settings,
             capture=_capture(settings, courier, breaker),
@@ -134,7 +135,7 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
         )
         courier.start()
         try:
-            _wait(lambda: bool(found.counts()), "the courier's first heartbeat", found.counts)
+            _wait(lambda: found.said().at is not None, "the courier's first heartbeat", found.said)
             load_hooks_imports()
             yield found
         finally:

@@ -63,7 +63,7 @@ class _Run:
 
     def __call__(self) -> float:
         """Microseconds that handing on one forward took."""
-        captured = self._there.counts()["captured"]
+        captured = self._there.said().account.captured
         spent = ActedScheduler(self._load, self._there.capture, self._there.hold, SEED).run()
         self._there.settle(captured + self._load.requests)
         self.hooks_us.append(1e6 * spent.hooks_s / spent.forwards)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.member_status import TracesSaid
 from ...buffer.stream.trace_codec import encode_trace
 from ...learner.claim.intake import Intake, Outcome, sort_entries
 from .deployed import TARGET, TARGET_VERSION, Deployed, ProcessorTime, deployed
@@ -85,12 +86,12 @@ def travel(folder: Path, load: Load, *, is_held: bool = True, **changes: Any) ->
 
 
 def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
-    counted = there.counts()
+    counted = there.said().account
     sent_bytes = there.courier.sender.sent_bytes
     scheduler = ActedScheduler(load, there.capture, there.hold if is_held else _never)
     before = there.spent()
     spent = scheduler.run()
-    counts = there.settle(counted["captured"] + load.requests)
+    counts = there.settle(counted.captured + load.requests)
     delivered = there.spent()
     claimed = claim_all(there, load)
     line_bytes = there.courier.sender.sent_bytes - sent_bytes
@@ -108,11 +109,14 @@ def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
     )
 
 
-def since(counts: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def since(counts: TracesSaid, before: TracesSaid) -> dict[str, Any]:
     """What was captured, delivered and dropped after `before`."""
-    dropped = {reason: n - before["dropped"].get(reason, 0) for reason, n in counts["dropped"].items()}
-    found = {name: counts[name] - before[name] for name in ("captured", "delivered")}
-    return {**found, "dropped": {reason: traces for reason, traces in dropped.items() if traces}}
+    dropped = {reason: n - before.dropped.get(reason, 0) for reason, n in counts.dropped.items()}
+    return {
+        "captured": counts.captured - before.captured,
+        "delivered": counts.delivered - before.delivered,
+        "dropped": {reason: traces for reason, traces in dropped.items() if traces},
+    }
 
 
 def claim_all(there: Deployed, load: Load) -> Claimed:

@@ -7,22 +7,7 @@ Whoever reads an hour of many members makes 100 000 of these structs; they hold 
 collector the walk over them.
 """
 
-from typing import Any
-
 import msgspec
-
-#: Key of the counters in a member's status.
-COUNTERS = "counters"
-#: Keys of a member's status: which process it is, and the name that it was given, where another process has that.
-BOOT = "boot"
-WANTED = "wanted"
-#: Key of a member's status: true in its last one, by which it says that it ends on purpose.
-ENDED = "ended"
-#: Keys of a learner's status: why it ended by itself, and why it starts no learning round. Empty where all is well.
-LEFT = "left"
-STALLED = "stalled"
-#: Key of the status in which somebody else says so: the member's own last beat, unix seconds by the board's clock.
-BEAT_LAST_AT = "beat_last_at"
 
 #: Stands for the drafts older than the newest MAX_DRAFTS. The newest drafts alone are told apart.
 OLDER_DRAFTS = -1
@@ -156,9 +141,3 @@ def counters_of(value: object) -> Counters | None:
         return msgspec.convert(value, Counters, strict=False)
     except msgspec.ValidationError:
         return None
-
-
-def as_json(counters: Counters) -> dict[str, Any]:
-    """As JSON values, for a status."""
-    found: dict[str, Any] = msgspec.to_builtins(counters)
-    return found

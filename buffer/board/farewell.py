@@ -1,11 +1,10 @@
 """Says of a silent member that it has ended for good, where it could not say so itself."""
 
-from collections.abc import Mapping
+import msgspec
 
 from ..errors import ConfigError
-from .counters import BEAT_LAST_AT, COUNTERS, ENDED
 from .member_board import MemberSeen
-from .member_status import read_status
+from .member_status import MemberStatus
 from .version_board import VersionBoard
 
 #: Of the beat in its name: nobody is to count it among the living.
@@ -24,12 +23,15 @@ def say_ended(board: VersionBoard, member: str) -> None:
         raise ConfigError(f"member: got {member}, expected {known}")
     if members[member].is_alive:
         raise ConfigError(f"member {member}: got one that is alive, expected a silent one; stop it first")
-    last = {name: value for name, value in members[member].status.items() if name != COUNTERS}
-    if last.get(ENDED) is not True:
-        board.beat(member, {**last, ENDED: True, BEAT_LAST_AT: members[member].last_seen_at}, _TTL_S)
+    last = members[member]
+    if not last.said.ended:
+        said = msgspec.structs.replace(
+            last.said, ended=True, beat_last_at=last.last_seen_at, counters=None, unreadable=""
+        )
+        board.beat(member, said, _TTL_S)
 
 
-def member_seen(status: Mapping[str, object], beaten_at: float, *, is_alive: bool) -> MemberSeen:
+def member_seen(said: MemberStatus, beaten_at: float, *, is_alive: bool) -> MemberSeen:
     """The member whose last status this is, which came at `beaten_at`; what say_ended wrote is as old as its beat."""
-    own = read_status(status)[0].beat_last_at
-    return MemberSeen(status=status, last_seen_at=beaten_at if own is None else own, is_alive=is_alive)
+    own = said.beat_last_at
+    return MemberSeen(said=said, last_seen_at=beaten_at if own is None else own, is_alive=is_alive)

@@ -1,11 +1,11 @@
 """The contract of a board's part that is about members: their names, statuses and histories."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from .member_history import History
-from .member_status import MemberStatus, read_status
+from .member_status import MemberStatus
 
 #: How long a board remembers a member's last status: a server may be down for days before it is started again.
 LAST_STATUS_S = 7 * 24 * 3600.0
@@ -15,17 +15,9 @@ LAST_STATUS_S = 7 * 24 * 3600.0
 class MemberSeen:
     """A member as the board last heard of it."""
 
-    status: Mapping[str, object]  # its last one; empty where it cannot be read
+    said: MemberStatus  # its last status
     last_seen_at: float  # unix seconds of its last beat, by the board's clock: compare with VersionBoard.now
     is_alive: bool  # whether its heartbeat has not expired
-    fault: str = ""  # why its status cannot be read, printable
-    said: MemberStatus = field(init=False)  # that status by its schema; of one that cannot be read nothing is known
-
-    def __post_init__(self) -> None:
-        """Read the status once, for all who look."""
-        said, fault = read_status(self.status)
-        object.__setattr__(self, "said", said)
-        object.__setattr__(self, "fault", self.fault or fault)
 
 
 class MemberBoard(Protocol):
@@ -42,24 +34,24 @@ class MemberBoard(Protocol):
     def leave(self, member: str, boot: str) -> bool:
         """Forget the member wholly, since its process `boot` goes on under another name.
 
-        False, and no change, where the last status is of another process (BOOT in counters.py), which took the name.
+        False, and no change, where the last status is of another process (its `boot`), which took the name.
         """
         ...
 
-    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        """Publish a member's status (JSON values); its heartbeat expires `ttl_s` seconds after its last beat.
+    def beat(self, member: str, status: MemberStatus, ttl_s: float) -> None:
+        """Publish a member's status; its heartbeat expires `ttl_s` seconds after its last beat.
 
-        Counters in it (counters.py) are kept in the member's history too, unless a beat of the last few seconds is
+        Counters in it are kept in the member's history too, unless a beat of the last few seconds is
         there already.
         """
         ...
 
-    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        """Member -> last status, of the members whose heartbeat has not expired."""
+    def heartbeats(self) -> Mapping[str, MemberStatus]:
+        """Member -> last status, of the members whose heartbeat has not expired; `unreadable` where it is spoilt."""
         ...
 
-    def last_status(self, member: str) -> Mapping[str, object]:
-        """A member's last status, its heartbeat expired or not, for LAST_STATUS_S; empty when nothing is known."""
+    def last_status(self, member: str) -> MemberStatus:
+        """A member's last status, its heartbeat expired or not, for LAST_STATUS_S; without it nothing is known."""
         ...
 
     def members(self) -> Mapping[str, MemberSeen]:

@@ -1,12 +1,12 @@
 """A member's history: the counters of its beats as the board keeps them, one zstd frame of JSON per entry."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 import zstandard
 
-from .counters import COUNTERS, Counters
+from .counters import Counters
 
 #: Beats that come closer than this share an entry.
 HISTORY_EVERY_S: Final = 5.0
@@ -32,13 +32,12 @@ class History(list[Counters]):
         self.skipped: Final = skipped  # entries that this build cannot read as counters
 
 
-def encode_entry(status: Mapping[str, object]) -> tuple[str, bytes]:
-    """Boot and history entry of a beat with `status`; both empty where it has no counters."""
-    counters = status.get(COUNTERS)
-    if not isinstance(counters, dict):
+def encode_entry(counters: Counters | None) -> tuple[str, bytes]:
+    """Boot and history entry of a beat with `counters`; both empty where it has none."""
+    if counters is None:
         return "", b""
     raw = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgspec.json.encode(counters))
-    return str(counters.get("boot", "")), raw
+    return counters.boot, raw
 
 
 def decode_history(rows: Iterable[tuple[float, bytes]]) -> History:

@@ -4,9 +4,7 @@ import logging
 from collections.abc import Iterator
 from itertools import chain, count, takewhile
 
-from ..errors import DecodeError
-from .counters import BOOT, WANTED
-from .member_status import read_status
+from .member_status import MemberStatus
 from .version_board import VersionBoard
 
 log = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ class MemberName:
         names: Iterator[str] = (f"{self._wanted}~{place}" if place > 1 else self._wanted for place in count(1))
         if self.held:
             earlier = takewhile(self.held.__ne__, names)
-            ended = (name for name in earlier if may_move and self._has_ended(name))
+            ended = (name for name in earlier if may_move and self._board.last_status(name).ended)
             names = chain(ended, [self.held], names)
         while (heard := self._board.claim(name := next(names), self._boot, ttl_s)) is not None:
             is_alive = self._heard.setdefault(name, heard) != heard
@@ -46,16 +44,10 @@ class MemberName:
                 return False
         return self._change(name)
 
-    def _has_ended(self, name: str) -> bool:
-        try:
-            return read_status(self._board.last_status(name))[0].ended
-        except DecodeError:
-            return False
-
-    def status(self) -> dict[str, object]:
-        """For every beat under this name, as JSON values."""
-        wanted = {} if self.held == self._wanted else {WANTED: self._wanted}
-        return {BOOT: self._boot, **wanted}
+    def sign(self, said: MemberStatus) -> None:
+        """Say in `said`, before every beat under this name, whose it is."""
+        said.boot = self._boot
+        said.wanted = "" if self.held == self._wanted else self._wanted
 
     def settle(self) -> bool:
         """Leave the name before, once a beat has gone out under this one; False: another process has taken that."""

@@ -1,15 +1,15 @@
-"""The schema of a member's status: what its heartbeat says beside its counters, as every reader takes it.
+"""The schema of a member's status: what its heartbeat says, as the member fills it in and as every reader takes it.
 
-Fields that a member does not send are unknown: None, or empty text. Fields that this release does not know are ignored,
-so members of other releases can be read. A field may be added; one that is here keeps its name, type and unit.
+Fields that a member does not send are unknown: None, or empty. Fields that this release does not know are ignored, so
+members of other releases can be read. A field may be added; one that is here keeps its name, type and unit.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ..plain_text import printable
+from .counters import TraceCounters
 from .reason import Why
 
 
@@ -18,7 +18,7 @@ class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
 
     name: str
     action: str
-    detail: str = msgspec.field(name="reading")  # one sentence with figures
+    detail: str  # one sentence with figures
     version: int | None = None  # the draft that it is about
     at: float | None = None  # unix seconds; None: it is active
 
@@ -27,13 +27,26 @@ class SwapSaid(msgspec.Struct, kw_only=True, gc=False):
     """One swap as its server reports it."""
 
     number: int
+    stage_ms: float
     commit_ms: float
     at: float  # unix seconds, when the commit was done
-    running: int | None = None  # requests in flight
+    running: int  # requests in flight
     before: int | None = None  # the draft that it replaced
-    stage_ms: float | None = None
+    late_s: float = 0.0  # since it was given up on; 0 in time
+    asked_at: float | None = None  # unix seconds of the board's event
+    # of what was served before and after it, while captured
     accept_length_before: float | None = None
+    rounds_before: int = 0
     accept_length_after: float | None = None
+    rounds_after: int = 0
+
+
+class RefusalSaid(msgspec.Struct, kw_only=True, gc=False):
+    """A version that a server refused to load."""
+
+    number: int
+    promoted_at: float  # unix seconds
+    why: str
 
 
 class GoodputSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -41,17 +54,29 @@ class GoodputSaid(msgspec.Struct, kw_only=True, gc=False):
 
     bucket: int
     plain_tokens_per_s: float
-    tokens_per_s: float | None = None
-    steps: int | None = None  # decode steps in the less measured of the two
+    tokens_per_s: float = 0.0
+    steps: int = 0  # decode steps in the less measured of the two
+
+
+class CatchUpSaid(msgspec.Struct, kw_only=True, gc=False):
+    """How often the draft read what it had missed while nothing was drafted."""
+
+    reason: str = ""  # why that is left to SGLang
+    passes: dict[str, int] = {}  # by what they were for
+    positions: int = 0
 
 
 class PacingSaid(msgspec.Struct, kw_only=True, gc=False):
-    """What a server's pacing has measured."""
+    """What a server's pacing has chosen and measured."""
 
     policy: str = ""
     reason: str = ""  # why it is off, or has ended
     goodput: list[GoodputSaid] = []
     cost_ms: dict[str, dict[str, float]] = {}  # of a decode step, by batch size and then by draft steps
+    steps: dict[str, dict[str, int]] = {}  # decode steps, likewise
+    unmatched: int = 0  # decode steps whose time is not known
+    faults: int = 0
+    catch_up: CatchUpSaid | None = None
 
 
 class Speculation(msgspec.Struct, kw_only=True, gc=False):
@@ -75,6 +100,81 @@ class ProcessSaid(msgspec.Struct, kw_only=True, gc=False):
     speculation: Speculation | None = None
 
 
+class TracesSaid(msgspec.Struct, kw_only=True, gc=False):
+    """What became of the traces that were captured under a server's name, by servers before this one too."""
+
+    captured: int = 0
+    delivered: int = 0
+    dropped: dict[str, int] = {}  # by reason
+    rounds: int = 0
+    payload_bytes: int = 0
+    labels_refused: int = 0  # of the captured ones, those whose client named a label that may not be kept
+    has_predecessor: bool = False  # the counts of the server before this one, if any, are included
+    before_boot: TraceCounters | None = None  # the part of that server; in no heartbeat
+
+
+class TargetSaid(msgspec.Struct, kw_only=True, gc=False):
+    """The target's weights, as a trainer's updates leave them."""
+
+    version: str = ""
+    reason: str = ""  # why the weights that judge are of no version
+    updates: int = 0
+    update_ms: float | None = None  # the last one
+    stale_prefixes: bool = False  # prompts are cached that earlier weights have read
+
+
+class CourierSaid(msgspec.Struct, kw_only=True, gc=False):
+    """The courier process of a server."""
+
+    restarts: int = 0
+    fault: str = ""  # how the one before ended
+    backoff_s: float = 0.0  # between that and the start of this one
+
+
+class RequestSaid(msgspec.Struct, array_like=True, gc=False):
+    """The rounds of one request that has ended."""
+
+    digest: str  # in place of its id
+    accepted_at: list[int]  # accepted drafts by checkpoint
+    accepted: int
+    rounds: int
+
+
+class BegunSaid(msgspec.Struct, array_like=True, gc=False):
+    """How one request that still runs began."""
+
+    digest: str
+    accepted_at: list[int]
+
+
+class StretchesSaid(msgspec.Struct, kw_only=True, gc=False):
+    """How the newest requests of a server's present draft went: the live arm of a canary elsewhere."""
+
+    version: int | None = None
+    ended: list[RequestSaid] = []
+    begun: list[BegunSaid] = []
+
+
+class ArmSaid(msgspec.Struct, kw_only=True, gc=False):
+    """One arm of a canary's trial."""
+
+    requests: int
+    rounds: int
+    accept_length: float | None = None  # None without rounds
+
+
+class TrialSaid(msgspec.Struct, kw_only=True, gc=False):
+    """The trial of a canary on the server that runs it."""
+
+    version: int
+    canary: ArmSaid
+    live: ArmSaid
+    gain: float | None = None
+    interval: tuple[float, float] | None = None  # of the gain
+    looks: int = 0
+    requests_left: int = 0
+
+
 class WorkSaid(msgspec.Struct, kw_only=True, gc=False):
     """The phase that a learner is in, and how far it is."""
 
@@ -84,6 +184,70 @@ class WorkSaid(msgspec.Struct, kw_only=True, gc=False):
     blocks: int | None = None
     step: int | None = None
     steps: int | None = None
+
+
+class FitSaid(msgspec.Struct, kw_only=True, gc=False):
+    """The last learning round that trained; a figure that is not known is None."""
+
+    round_s: float = 0.0  # the whole learning round
+    traces: dict[str, int] = {}  # by outcome, and `replayed`
+    losses: list[float | None] = []  # every `loss_every`-th, the last one among them
+    loss_first: float | None = None
+    loss_every: int = 1
+    steps: int = 0  # optimiser steps
+    skipped_steps: int = 0
+    seconds: float | None = None
+    first_position_accept: float | None = None
+    first_position_attainable: float | None = None
+    mean_acceptance: list[float | None] = []  # by draft step
+    is_cold: bool = False
+    weighting: str = ""
+    context_weight: float | None = None
+    learning_rate: float | None = None
+    out_of_vocabulary_labels: int = 0
+    unusable_traces: int = 0
+    part_tokens: int = 0
+
+
+class VerdictSaid(msgspec.Struct, kw_only=True, gc=False):
+    """The last verdict of a learner, and what it was judged on."""
+
+    verdict: str
+    reason: Why = ""
+    ground: str = ""
+    reference: int | None = None  # the version that the line was compared with
+    line_accept_length: float | None = None
+    reference_accept_length: float | None = None
+    requests: int | None = None
+    median_age_s: float | None = None
+    oldest_age_s: float | None = None
+    labels: dict[str, int] = {}
+    newest_labels: dict[str, int] = {}
+    drafts: dict[str, int] = {}  # by version
+
+
+class LifeSaid(msgspec.Struct, kw_only=True, gc=False):
+    """Figures over a learner's life, restarts included."""
+
+    traces: dict[str, int] = {}  # by outcome
+    pending: int = 0
+    rounds: int = 0
+    rests: int = 0
+    optimiser_steps: int = 0
+    identity_equal: int = 0  # verify rounds that replayed with the served length
+    identity_compared: int = 0
+    calibration_gap: float = 0.0
+    target_version: str = ""  # the newest one that was learnt from
+    trained_targets: list[str] = []
+
+
+class ScheduleSaid(msgspec.Struct, kw_only=True, gc=False):
+    """What a learner's schedule waits for."""
+
+    next: str  # what ends the rest or begins one
+    flat_rounds: int = 0
+    rest_after_flat_rounds: int = 0
+    rested_s: float | None = None  # None: it learns
 
 
 class MlflowRuns(msgspec.Struct, kw_only=True, gc=False):
@@ -110,38 +274,55 @@ class MlflowWaiting(msgspec.Struct, kw_only=True, gc=False):
     longest: list[MlflowWait] = []
 
 
-class MemberStatus(msgspec.Struct, kw_only=True, gc=False):
+class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A member's last status. Of a server the second part is known, of a learner the third."""
 
+    unreadable: str = ""  # why nothing of it is known: for readers, printable, never sent
     at: float | None = None  # unix seconds by the member's clock, when it beat
     boot: str = ""
     wanted: str = ""  # the name that it was given, where another process has that
     ended: bool = False  # it ends on purpose
     beat_last_at: float | None = None  # its own last beat, where somebody else said that it has ended
     standing_alarms: list[AlarmSaid] = []  # active ones
-    #: Read them with counters_of: those of another release may be unreadable where the rest is not.
+    #: A member puts its Counters here. Read them with counters_of: those of another release may be unreadable where the
+    #: rest is not.
     counters: Any = None
 
     draft_version: int | None = None
     capture: str = ""  # on or off
     capture_reason: str = ""
     buffer_error: str = ""
-    captured: int | None = None
-    delivered: int | None = None
-    dropped: dict[str, int] | None = None  # by reason
-    open: int | None = None
-    queued: int | None = None
-    payload_bytes: int | None = None
+    traces: TracesSaid | None = None
+    skipped: dict[str, int] = {}  # requests that were never captured, by reason
+    open: int | None = None  # traces
+    queued: int | None = None  # traces
+    engine_rounds: int = 0  # verified in requests that are to be captured
+    captured_rounds: int = 0
     swap: str = ""  # on or off
     swap_reason: str = ""
-    is_canary: bool = False
     swaps: list[SwapSaid] = []  # the newest, oldest first
+    swaps_refused: int = 0
+    refusals: list[RefusalSaid] = []  # the newest
+    published_sha256: str = ""  # of the file swapped in last
+    loaded_sha256: str = ""  # of the weights that the model holds
+    is_canary: bool = False  # a canary drafts here
+    is_canary_out: bool = False  # one drafts on any replica
+    canary_window_s: float = 0.0  # for so long it drafts before the live version does, here in turns; 0: all the time
+    trial: TrialSaid | None = None
+    stretches: StretchesSaid | None = None
     alarms: list[AlarmSaid] = []  # past ones
+    learning_paused: str = ""  # why learners should wait
+    target: TargetSaid | None = None
     pacing: PacingSaid | None = None
+    courier: CourierSaid | None = None
+    clock_offset_s: float | None = None  # by which this host is ahead of Redis
+    clock_reason: str = ""  # why the scheduler's time is not accounted for
+    penalties_reason: str = ""  # why requests with penalties are not counted
     server: ProcessSaid | None = None
 
     kind: str = ""  # how far the last learning round went
     why: Why = ""
+    why_now: str = ""  # why the last learning round started when it did
     learn: str = ""  # learn or rest
     learn_reason: str = ""
     fault: str = ""  # that ended the last learning round
@@ -149,6 +330,11 @@ class MemberStatus(msgspec.Struct, kw_only=True, gc=False):
     stalled: str = ""  # why it starts no learning round
     work: WorkSaid | None = None
     beat: bool | None = None  # whether it starts learning rounds
+    fit: FitSaid | None = None
+    judged: VerdictSaid | None = None
+    version: int | None = None  # published last
+    life: LifeSaid | None = None
+    schedule: ScheduleSaid | None = None
     pending_registrations: int | None = None
     mlflow: MlflowRuns | None = None
     mlflow_waiting: MlflowWaiting | None = None
@@ -159,13 +345,21 @@ class MemberStatus(msgspec.Struct, kw_only=True, gc=False):
         """The process that sent it; one of which nothing is known where it did not say."""
         return self.server or self.learner or ProcessSaid()
 
+    @property
+    def account(self) -> TracesSaid:
+        """`traces`; zeros where it did not say."""
+        return self.traces or TracesSaid()
 
-def read_status(status: Mapping[str, object]) -> tuple[MemberStatus, str]:
-    """Return a status from its JSON values, and why it cannot be read: printable, empty where it can be.
 
-    One that cannot be read says nothing at all: anybody may write to Redis, and half of a spoilt status misleads.
+def read_status(raw: bytes) -> MemberStatus:
+    """A status from its JSON.
+
+    One that cannot be read says why and nothing else: anybody may write to Redis, and half of a spoilt status misleads.
     """
     try:
-        return msgspec.convert(dict(status), MemberStatus), ""
-    except msgspec.ValidationError as error:
-        return MemberStatus(), printable(f"status cannot be read: {error}")
+        return _DECODER.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return MemberStatus(unreadable=printable(f"status cannot be read: {error}"))
+
+
+_DECODER = msgspec.json.Decoder(MemberStatus)

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import redis
 
-from ..errors import DecodeError
 from ..keys import BOOT, EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
-from ..plain_text import printable
 from ..redis_client import load_script, refuse_text_client, translate_redis_errors
 from .farewell import member_seen
 from .member_board import LAST_STATUS_S, MemberSeen
@@ -22,6 +20,7 @@ from .member_history import (
     decode_history,
     encode_entry,
 )
+from .member_status import MemberStatus, read_status
 
 #: How much of a history is kept, as board.lua takes it.
 _KEPT = (*(round(seconds * 1000) for seconds in (HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S)), HISTORY_KEPT)
@@ -48,24 +47,24 @@ class RedisMembers:
             keys = [*self._keys(member), BOOT.name(self._speculator, member)]
             return bool(self._script(keys=keys, args=["leave", member, boot]))
 
-    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        raw = msgspec.json.encode(dict(status))
-        boot, entry = encode_entry(status)
+    def beat(self, member: str, status: MemberStatus, ttl_s: float) -> None:
+        raw = msgspec.json.encode(status)
+        boot, entry = encode_entry(status.counters)
         args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_STATUS_S * 1000), entry, boot, *_KEPT]
         with translate_redis_errors(self._client):
             self._script(keys=self._keys(member), args=args)
 
-    def last_status(self, member: str) -> Mapping[str, object]:
+    def last_status(self, member: str) -> MemberStatus:
         # Not GET, which fails for a key of another type: the next beat replaces such a key.
-        values = self._statuses([LAST_STATUS.name(self._speculator, member)])
-        return {} if values == [None] else _status(member, values[0])
+        (raw,) = self._statuses([LAST_STATUS.name(self._speculator, member)])
+        return _status(raw)
 
-    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+    def heartbeats(self) -> Mapping[str, MemberStatus]:
         with translate_redis_errors(self._client):
             names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
         members = sorted(_text(name) for name in names)
         values = self._statuses(HEARTBEAT.name(self._speculator, member) for member in members)
-        return {member: _status(member, raw) for member, raw in zip(members, values, strict=True) if raw is not None}
+        return {member: read_status(raw) for member, raw in zip(members, values, strict=True) if raw is not None}
 
     def members(self) -> Mapping[str, MemberSeen]:
         seen_at = self._seen_at()
@@ -75,7 +74,9 @@ class RedisMembers:
         last = self._statuses(LAST_STATUS.name(self._speculator, member) for member in silent)
         known = dict(zip(silent, last, strict=True))
         return {
-            member: _seen(member, known[member] if raw is None else raw, seen_at[member], is_alive=raw is not None)
+            member: member_seen(
+                _status(known[member] if raw is None else raw), seen_at[member], is_alive=raw is not None
+            )
             for member, raw in zip(members, alive, strict=True)
         }
 
@@ -133,19 +134,8 @@ def delete_speculator(client: redis.Redis, speculator: str) -> None:
             client.unlink(*keys)
 
 
-def _seen(member: str, raw: bytes | None, last_seen_at: float, *, is_alive: bool) -> MemberSeen:
-    try:
-        status = {} if raw is None else _status(member, raw)
-    except DecodeError as error:
-        return MemberSeen(status={}, last_seen_at=last_seen_at, is_alive=is_alive, fault=str(error))
-    return member_seen(status, last_seen_at, is_alive=is_alive)
-
-
-def _status(member: str, raw: bytes | None) -> dict[str, object]:
-    try:
-        return msgspec.json.decode(raw or b"", type=dict[str, object])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DecodeError(printable(f"status of {member}: {error}"), raw or b"") from error
+def _status(raw: bytes | None) -> MemberStatus:
+    return MemberStatus() if raw is None else read_status(raw)
 
 
 def _text(name: bytes) -> str:

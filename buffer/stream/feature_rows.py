@@ -74,14 +74,15 @@ def quantised(features: Features, dtype: FeatureDtype, kind: FeatureDtype) -> tu
     rows_at_once = max(_VALUES // max(features.shape[1], 1), 1)
     for at in range(0, len(features), rows_at_once):
         part = slice(at, at + rows_at_once)
-        rows = features[part].copy() if dtype is FeatureDtype.FLOAT32 else as_float32(features[part], dtype)
+        rows: Float32s = features[part].copy() if dtype is FeatureDtype.FLOAT32 else as_float32(features[part], dtype)
         largest = np.abs(rows).max(axis=1, initial=0.0)
         if not np.isfinite(largest).all():
             wrong = at + int(np.argmin(np.isfinite(largest)))
             raise TraceInvalid(f"features row {wrong}: got a value that is not finite, expected none for {kind}")
         scales[part] = largest / np.float32(_LARGEST[kind])
         # A row of zeros, or of numbers too small for a scale, has codes of zero.
-        rows /= np.where(scales[part] > 0.0, scales[part], np.inf).astype(np.float32)[:, None]
+        units = np.where(scales[part] > 0.0, scales[part], np.inf).astype(np.float32)
+        np.divide(rows, units[:, None], out=rows)
         codes[part] = _int8(rows) if kind is FeatureDtype.INT8 else _e4m3(rows)
     return codes, scales
 

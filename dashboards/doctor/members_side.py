@@ -12,10 +12,10 @@ from ..snapshot import LEARNER, REPLICA, Snapshot
 def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
     """How many traces the buffer holds, and how much time of the traffic as it is."""
     statuses = [one.said for name, one in seen.members.items() if name.startswith(REPLICA)]
-    delivered = sum(status.delivered or 0 for status in statuses)
+    delivered = sum(status.account.delivered for status in statuses)
     if not delivered:
         return Finding("memory", Level.NOTE, "no trace was delivered yet, so what the buffer holds is not known")
-    trace_bytes = sum(status.payload_bytes or 0 for status in statuses) / delivered
+    trace_bytes = sum(status.account.payload_bytes for status in statuses) / delivered
     held = int(max_bytes / max(trace_bytes, 1.0))
     text = f"PACELINE_BUFFER_MAX_BYTES, {max_bytes / 2**30:.2f} GiB, holds {held} traces of {trace_bytes / 1000:.0f} kB"
     if not seen.present(REPLICA):

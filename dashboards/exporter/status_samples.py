@@ -25,8 +25,8 @@ def status_samples(said: MemberStatus) -> Iterator[Sample]:
 
 def _last_swap(swap: SwapSaid) -> Iterator[Sample]:
     yield Sample("paceline_last_swap_timestamp_seconds", {}, swap.at)
-    stage_s = None if swap.stage_ms is None else swap.stage_ms / 1000
-    yield from _by("paceline_last_swap_seconds", "part", {"stage": stage_s, "commit": swap.commit_ms / 1000})
+    parts = {"stage": swap.stage_ms / 1000, "commit": swap.commit_ms / 1000}
+    yield from _by("paceline_last_swap_seconds", "part", parts)
     lengths = {"before": swap.accept_length_before, "after": swap.accept_length_after}
     yield from _by("paceline_last_swap_accept_length", "side", lengths)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.member_status import LifeSaid
 from ...buffer.board.version import BoardState
 from ...buffer.stream.trace import DraftTrace
 from ...learner.delivery.version_folders import files_of
@@ -25,8 +26,6 @@ TRACES = "traces.bin"
 DRAFTS = "drafts"
 TARGETS = "targets"
 RUN = "run.json"
-#: Figures of the learner's heartbeat that a record keeps.
-_LEARNER = ("rounds", "rests", "learned", "held_out", "rested", "optimiser_steps")
 
 
 class KeptTargets:
@@ -48,7 +47,7 @@ def record_run(
     """Write the record of a run that has just ended, while its services still run; `first` is its first draft."""
     folder.mkdir(parents=True, exist_ok=True)
     board = services.board.read()
-    learner = services.reader.learner_status()
+    life = services.reader.learner_status().life or LifeSaid()
     write_traces(folder / TRACES, {}, traces)
     shutil.copytree(first, folder / DRAFTS / "0")
     for number, row in board.rows.items():
@@ -57,7 +56,7 @@ def record_run(
             place.mkdir()
             for file in files_of(row.version):
                 shutil.copy(file, place)
-    kept = {name: learner[name] for name in _LEARNER if name in learner}
+    kept = {"rounds": life.rounds, "rests": life.rests, "optimiser_steps": life.optimiser_steps, **life.traces}
     written = {**notes, "versions": _versions(board), "learner": kept, "machine": machine()}
     (folder / RUN).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 

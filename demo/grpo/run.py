@@ -124,7 +124,7 @@ def _first(prompts: list[Prompt]) -> list[list[int]]:
 def _settle(services: GrpoServices) -> None:
     """Wait until the last traces have left the server."""
     deadline_s = time.monotonic() + _SETTLE_S
-    while services.reader.replica_status().get("open") or services.reader.replica_status().get("queued"):
+    while (said := services.reader.replica_status()).open or said.queued:
         if time.monotonic() > deadline_s:
             raise PacelineError(f"traces: got some that wait in the server after {_SETTLE_S:.0f} s, expected none")
         time.sleep(_POLL_S)

@@ -9,10 +9,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from ...buffer.board.member_status import MlflowRuns, MlflowWait, MlflowWaiting
 from ...buffer.board.version import BoardState
 from ...buffer.board.version_board import VersionBoard
 from ..config import LearnerConfig
@@ -79,22 +81,19 @@ class Registry:
         """Versions that are published and not yet recorded by MLflow, and cards, figures and aliases that wait."""
         return max(len(self._pending), len(self._attempts.waiting))
 
-    def runs_told(self) -> dict[str, object]:
-        """Where people find the newest drafts in MLflow, as JSON values for a heartbeat; empty until it is known.
-
-        `run_page` has ``{run}`` in place of an id of `runs`, and is empty where MLflow has no pages of its own.
-        """
+    def runs_told(self) -> MlflowRuns | None:
+        """Where people find the newest drafts in MLflow; None until it is known."""
         newest = sorted(self._mirror.runs, reverse=True)[:RUNS_TOLD]
         if self._store is None or not newest:
-            return {}
+            return None
         runs = {str(number): self._mirror.runs[number] for number in newest}
-        return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
+        return MlflowRuns(run_page=run_page(self._pages, self._store.experiment), runs=runs)
 
-    def waiting_told(self) -> dict[str, object]:
-        """Return what MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
+    def waiting_told(self) -> MlflowWaiting:
+        """Return what MLflow has not been told, since when, why and what to do."""
         waiting = sorted(self._attempts.waiting.values(), key=lambda one: (one.what != ALL, one.since))
-        longest = [asdict(one) for one in waiting[:WAITING_TOLD]]
-        return {"mlflow_waiting": {"at": time.time(), "count": len(waiting), "longest": longest}}
+        longest = msgspec.convert(waiting[:WAITING_TOLD], list[MlflowWait], from_attributes=True)
+        return MlflowWaiting(at=time.time(), count=len(waiting), longest=longest)
 
     def enqueue(self, record: RunRecord) -> None:
         """Make a record pending; it is on disk when this returns. OSError on a full disk."""

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.reason import Reason, ReasonCode, because
 from ...buffer.board.version import BoardState, VersionState
 from ...buffer.board.version_board import VersionBoard
@@ -89,23 +90,17 @@ def _replica_for(board: VersionBoard, number: int) -> str:
     """
     live = board.read().live
     ready = {
-        member.removeprefix("replica:"): status
-        for member, status in sorted(board.heartbeats().items())
-        if member.startswith("replica:") and (status.get("capture"), status.get("swap")) == ("on", "on")
+        member.removeprefix("replica:"): said
+        for member, said in sorted(board.heartbeats().items())
+        if member.startswith("replica:") and (said.capture, said.swap) == ("on", "on")
     }
-    able = [name for name, status in ready.items() if _has_served(status, live)]
-    coming = sum(status.get("draft_version", live) != live for status in ready.values())
+    able = [name for name, said in ready.items() if _has_served(said, live)]
+    coming = sum(said.draft_version not in {None, live} for said in ready.values())
     if len(able) + coming < 2:
-        able = [name for name, status in ready.items() if _alternates(status)] if len(ready) == 1 else []
+        able = [name for name, said in ready.items() if said.canary_window_s > 0] if len(ready) == 1 else []
     return able[number % len(able)] if able else ""
 
 
-def _alternates(status: Mapping[str, object]) -> bool:
-    turn_s = status.get("canary_window_s")
-    return isinstance(turn_s, int | float) and turn_s > 0
-
-
-def _has_served(status: Mapping[str, object], live: int | None) -> bool:
+def _has_served(said: MemberStatus, live: int | None) -> bool:
     """Return whether a replica has ended requests with the live version: a standby has nothing to compare with."""
-    served = status.get("stretches")
-    return isinstance(served, Mapping) and served.get("version") == live and bool(served.get("ended"))
+    return said.stretches is not None and said.stretches.version == live and bool(said.stretches.ended)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version import BoardState
 from ...buffer.plain_text import printable
 from ...policies.acceptance import Tally
@@ -46,7 +47,7 @@ def rest_for(alarm: Alarm) -> LearnDecision:
     return LearnDecision(LearnChoice.REST, f"alarm {alarm.name}: {alarm.detail}")
 
 
-def paused_by(heartbeats: Mapping[str, Mapping[str, object]]) -> str:
+def paused_by(heartbeats: Mapping[str, MemberStatus]) -> str:
     """The first replica that asks learners to wait, and why; empty when none does."""
-    asked = {member: status.get("learning_paused") for member, status in sorted(heartbeats.items())}
+    asked = {member: said.learning_paused for member, said in sorted(heartbeats.items())}
     return next((f"{member}: {why}" for member, why in asked.items() if why and member.startswith("replica:")), "")

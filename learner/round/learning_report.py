@@ -7,10 +7,10 @@ from enum import StrEnum
 
 import msgspec
 
+from ...buffer.board.member_status import AlarmSaid, FitSaid, LifeSaid, MemberStatus, VerdictSaid
 from ...buffer.board.reason import Why
 from ...buffer.stream.trace_buffer import BufferCounts
 from ...policies.guard import Alarm
-from ...policies.judged_on import figures
 from ...policies.learn_schedule import LearnDecision
 from ...policies.promotion import Promotion
 from ...policies.target_history import TargetHistory
@@ -48,42 +48,34 @@ class LearningReport:
     alarm: Alarm | None = None  # raised by the traces of this learning round
     replayed: int = 0  # traces of the replay buffer that batches were filled up from
 
-    def status(self) -> dict[str, object]:
-        """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
-        found: dict[str, object] = {"kind": self.kind.value, "why": msgspec.to_builtins(self.why)}
-        if self.why_now:
-            found["why_now"] = self.why_now
+    def fill(self, said: MemberStatus) -> None:
+        """Put the report into a heartbeat, and leave there what this learning round did not measure."""
+        said.kind = self.kind.value
+        said.why = self.why
+        said.why_now = self.why_now or said.why_now
         if self.decision is not None:
-            found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
-            found["standing_alarms"] = [self.alarm.as_json()] if self.alarm else []
-        if self.fit is not None and self.fit.losses:
-            found |= {"loss_first": self.fit.losses[0], "loss_last": self.fit.losses[-1], "round_s": self.seconds}
-            found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}
+            said.learn = self.decision.choice.value
+            said.learn_reason = self.decision.reason
+            raised = [self.alarm] if self.alarm else []
+            said.standing_alarms = [AlarmSaid(name=one.name, action=one.action, detail=one.detail) for one in raised]
         if self.fit is not None:
-            found |= {"fit": _fit_figures(self.fit), "traces": {**self.outcomes, "replayed": self.replayed}}
+            said.fit = _fit_said(self.fit)
+            said.fit.round_s = self.seconds
+            said.fit.traces = {**self.outcomes, "replayed": self.replayed}
         if self.promotion is not None:
-            found |= {"verdict": self.promotion.verdict.value}
-            found["reason"] = msgspec.to_builtins(self.promotion.reason)
-        if self.promotion is not None and self.promotion.ground is not None:
-            found |= {"ground": self.promotion.ground.value, "reference": self.promotion.reference}
-        if self.promotion is not None and self.promotion.measured is not None:
-            found |= {"line_accept_length": self.promotion.measured.line_accept_length}
-            found |= {"reference_accept_length": self.promotion.measured.reference_accept_length}
-        if self.promotion is not None and self.promotion.judged_on is not None:
-            judged = self.promotion.judged_on
-            found |= figures(judged)
-            found |= {"judged_labels": dict(judged.labels), "newest_labels": dict(judged.newest_labels)}
-            found |= {"judged_drafts": {str(version): count for version, count in judged.drafts.items()}}
+            said.judged = _verdict_said(self.promotion)
         if self.version is not None:
-            found["version"] = self.version
-        return found
+            said.version = self.version
 
 
-def _fit_figures(fit: FitReport) -> dict[str, object]:
-    """The whole report as JSON values; None where a figure is not known, and losses at MAX_LOSSES steps at most."""
+def _fit_said(fit: FitReport) -> FitSaid:
+    """The whole report; losses at MAX_LOSSES steps at most."""
     every = max(math.ceil(len(fit.losses) / MAX_LOSSES), 1)
-    found = asdict(fit) | {"losses": fit.losses[::-every][::-1], "loss_every": every}
-    return {name: _known(value) for name, value in found.items()}
+    said = msgspec.convert({name: _known(value) for name, value in asdict(fit).items()}, FitSaid)
+    said.loss_first = said.losses[0] if said.losses else None
+    said.losses = said.losses[::-every][::-1]
+    said.loss_every = every
+    return said
 
 
 def _known(value: object) -> object:
@@ -94,21 +86,39 @@ def _known(value: object) -> object:
     return value
 
 
-def totals(
-    notes: LearnerNotes, counts: BufferCounts, pending_registrations: int, targets: TargetHistory
-) -> dict[str, object]:
-    """Figures over the learner's life as JSON values for a heartbeat, and which versions the target has had lately."""
+def _verdict_said(promotion: Promotion) -> VerdictSaid:
+    said = VerdictSaid(
+        verdict=promotion.verdict.value,
+        reason=promotion.reason,
+        ground=promotion.ground.value if promotion.ground else "",
+        reference=promotion.reference,
+    )
+    if promotion.measured is not None:
+        said.line_accept_length = promotion.measured.line_accept_length
+        said.reference_accept_length = promotion.measured.reference_accept_length
+    if promotion.judged_on is not None:
+        on = promotion.judged_on
+        said.requests = on.requests
+        said.median_age_s = on.median_age_s
+        said.oldest_age_s = on.oldest_age_s
+        said.labels = dict(on.labels)
+        said.newest_labels = dict(on.newest_labels)
+        said.drafts = {str(version): count for version, count in on.drafts.items()}
+    return said
+
+
+def life_said(notes: LearnerNotes, counts: BufferCounts, targets: TargetHistory) -> LifeSaid:
+    """Figures over the learner's life, and which versions the target has had lately."""
     compared = Calibration(equal=notes.equal, compared=notes.compared, excess=notes.excess)
-    known = {"target_version": targets.newest, "trained_targets": list(targets.trained)} if targets.trained else {}
-    return {
-        **{outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},
-        "pending": counts.pending,
-        "pending_registrations": pending_registrations,
-        "rounds": notes.rounds_trained,
-        "rests": notes.rounds_rested,
-        "optimiser_steps": notes.optimiser_steps,
-        "identity_equal": compared.equal,
-        "identity_compared": compared.compared,
-        "calibration_gap": compared.gap,
-        **known,
-    }
+    return LifeSaid(
+        traces={outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},
+        pending=counts.pending,
+        rounds=notes.rounds_trained,
+        rests=notes.rounds_rested,
+        optimiser_steps=notes.optimiser_steps,
+        identity_equal=compared.equal,
+        identity_compared=compared.compared,
+        calibration_gap=compared.gap,
+        target_version=targets.newest or "",
+        trained_targets=list(targets.trained),
+    )

@@ -7,7 +7,10 @@ import logging
 import time
 from dataclasses import replace
 
+import msgspec
+
 from ...buffer.board.lease import Lease, require
+from ...buffer.board.member_status import MemberStatus, ScheduleSaid
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.board.version import BoardState
 from ...buffer.board.version_board import VersionBoard
@@ -28,7 +31,7 @@ from ..recovery import open_state
 from ..state import checkpoint
 from ..state.learner_state import LearnerState
 from ..training.device_memory import memory_errors_named
-from .learning_report import LearningKind, LearningReport, totals
+from .learning_report import LearningKind, LearningReport, life_said
 from .learning_round import LearningRound
 
 _log = logging.getLogger(__name__)
@@ -73,7 +76,7 @@ class Learner:
                 # While another learner learns, what this one remembers becomes outdated.
                 self._state = None
                 report = _idle(f"another learner of {self._config.speculator} is at work")
-                self._heartbeat.beat(report.status())
+                self._heartbeat.beat(report.fill)
                 return report
             try:
                 # Half a learning round in memory must not be trained on: the state is kept only when all went well.
@@ -90,10 +93,19 @@ class Learner:
             self._state = state
             self._limiter.record_success()
         self._count(report)
-        figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
-        standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
-        mlflow = self._registry.runs_told() | self._registry.waiting_told()
-        self._heartbeat.beat(report.status() | figures | standing | mlflow)
+        life = life_said(state.notes, self._buffer.counts(), state.targets)
+        standing = state.schedule.standing(time.time())
+
+        def fill(said: MemberStatus) -> None:
+            report.fill(said)
+            said.fault = ""
+            said.life = life
+            said.schedule = msgspec.convert(standing, ScheduleSaid, from_attributes=True)
+            said.pending_registrations = self._registry.pending_registrations
+            said.mlflow = self._registry.runs_told() or said.mlflow
+            said.mlflow_waiting = self._registry.waiting_told()
+
+        self._heartbeat.beat(fill)
         return report
 
     def _count(self, report: LearningReport) -> None:

@@ -4,8 +4,10 @@ import logging
 from functools import cache
 from typing import Any
 
+import msgspec
 from celery import Celery, Task
 
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.redis_client import client_for
 from ...buffer.stream.redis_stream import RedisTraceBuffer
@@ -39,8 +41,10 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
         """
         report = _learner(config).learn_once()
         _log.info("learning round of %s: %s, %s", config.speculator, report.kind.value, lead(report.why))
-        status: dict[str, object] = report.status()
-        return status
+        said = MemberStatus()
+        report.fill(said)
+        found: dict[str, object] = msgspec.to_builtins(said)
+        return found
 
     return learn_round
 

@@ -7,9 +7,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from ...buffer.board.member_status import CourierSaid, MemberStatus
 from .. import config
 from ..breaker import Breaker
 from .courier_sender import CourierSender
@@ -37,7 +37,7 @@ class CourierProcess:
         boot: str,
         *,
         breaker: Breaker,
-        status: Callable[[], Mapping[str, Any]],
+        status: Callable[[], MemberStatus],
         is_canary_out: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,12 +89,9 @@ class CourierProcess:
     def report(self) -> None:
         """Report this process's status if it has changed; any thread may. The courier has it POLL_S seconds later."""
         with self._reporting:  # of two statuses, the later one must be reported last
-            courier = {
-                "courier_restarts": self._restarts,
-                "courier_fault": self._fault,
-                "courier_backoff_s": self._backoff_s,
-            }
-            self.sender.report({**self._status(), **courier})
+            said = self._status()
+            said.courier = CourierSaid(restarts=self._restarts, fault=self._fault, backoff_s=self._backoff_s)
+            self.sender.report(said)
 
     def _supervise(self) -> None:
         while not self._stop.wait(LOOK_S):
@@ -134,7 +131,7 @@ class CourierProcess:
         log.error("paceline: the courier is gone: %s; starting another in %.0f s", self._fault, self._backoff_s)
         self._process = None
         self._start_at_s = now_s + self._backoff_s
-        self._has_predecessor = self.sender.resume().counts.get("has_predecessor", False)
+        self._has_predecessor = self.sender.resume().counts.has_predecessor
         self._restarts += 1
 
     def _spawn(self) -> None:

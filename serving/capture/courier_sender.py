@@ -8,14 +8,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 import zmq
 
+from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ..wire.counts import DropReason
 from ..wire.messages import (
-    MEMBER,
     Message,
     PrefillHead,
     Receipt,
@@ -52,7 +51,7 @@ class CourierSender:
         self._receipts = 0  # read so far, of all couriers
         self.member = ""  # the name that couriers beat under, by the last receipt; empty until there is one
         self._resumed: Resume | None = None  # where the courier that listens now was asked to go on
-        self._status: dict[str, Any] | None = None  # sent last to this courier
+        self._status: MemberStatus | None = None  # sent last to this courier
         self._status_end_bytes = 0  # `_sent_bytes` after it
         self._lost = LostRequests()
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
@@ -100,7 +99,7 @@ class CourierSender:
             commits = commits or [NOTHING_VISIBLE] * len(request_ids)
             self._lost.mark(self._follow_each(request_ids, commits, may_begin=may_begin), reason)
 
-    def report(self, status: dict[str, Any]) -> None:
+    def report(self, status: MemberStatus) -> None:
         """Send the scheduler's share of the replica's status if it has changed; never blocks.
 
         A full line takes one status that is not read yet, and no more: the next call sends what is new by then.
@@ -149,7 +148,7 @@ class CourierSender:
         running = tuple(self._running)
         if before is not None and (receipt is None or not receipt.received_bytes):
             return Resume(before.counts, running, before.begun_since + begun)  # it died before it read that
-        return Resume(receipt.counts if receipt else {}, running, begun)
+        return Resume(receipt.counts if receipt else TracesSaid(), running, begun)
 
     def _follow(self, head: VerifyHead | PrefillHead) -> list[Step]:
         return self._follow_each(head.request_ids, head.commits, may_begin=isinstance(head, PrefillHead))
@@ -216,7 +215,7 @@ class CourierSender:
                 log.warning("paceline: a receipt of the courier is unreadable: %s", fault)
                 continue
             self._receipts += 1
-            self.member = self._receipt.counts.get(MEMBER) or self.member
+            self.member = self._receipt.member or self.member
             while self._begun and self._begun[0][0] < self._receipt.received_bytes:
                 self._begun.popleft()
 

@@ -1,14 +1,10 @@
 """A replica's account: its name on the board, and the trace counts that its servers kept under that name."""
 
 import logging
-from collections.abc import Mapping
-from typing import Annotated
-
-import msgspec
 
 from ...buffer.board.member_name import MemberName
+from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.errors import DecodeError
 from ..wire.counts import CaptureCounts, DropReason
 
 log = logging.getLogger(__name__)
@@ -18,23 +14,7 @@ BEAT_S = 1.0
 BEAT_TTL_S = 10.0
 
 #: A larger count cannot be one, and JSON does not carry it.
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-class _ReportedCounts(msgspec.Struct, kw_only=True):
-    """The part of a replica's status that says where its captured traces went."""
-
-    captured: _Count = 0
-    delivered: _Count = 0
-    dropped: dict[str, _Count] = {}
-    rounds: _Count = 0
-    payload_bytes: _Count = 0
-    labels_refused: _Count = 0
-
-    def __post_init__(self) -> None:
-        ended = self.delivered + sum(self.dropped.values())
-        if ended > self.captured:
-            raise ValueError(f"got {ended} traces delivered or dropped, expected at most the {self.captured} captured")
+_MAX_COUNT = 2**53
 
 
 class ReplicaAccount:
@@ -47,7 +27,7 @@ class ReplicaAccount:
         self._board = board
         self._name = name
         self._counts = counts
-        self._told = counts.status()  # by the last beat
+        self._told = counts.told()  # by the last beat
 
     @property
     def member(self) -> str:
@@ -64,20 +44,20 @@ class ReplicaAccount:
         """Continue the counts of a dead server of this name; before the first beat under it, which replaces them."""
         adopt_last_counts(self._board, self.member, self._counts)
 
-    def status(self) -> dict[str, object]:
-        """Of the name, for every beat."""
-        return self._name.status()
+    def sign(self, said: MemberStatus) -> None:
+        """Say whose it is, before every beat."""
+        self._name.sign(said)
 
     def release(self) -> None:
         """Let the next server have the name at once: this one has beaten for the last time."""
         self._name.release()
 
-    def beat(self, status: Mapping[str, object]) -> None:
+    def beat(self, said: MemberStatus) -> None:
         """Send a status."""
-        self._board.beat(self.member, status, BEAT_TTL_S)
+        self._board.beat(self.member, said, BEAT_TTL_S)
         if not self._name.settle():
             self._counts.hand_over(self._told)
-        self._told = self._counts.status()
+        self._told = self._counts.told()
 
 
 def adopt_last_counts(board: VersionBoard, member: str, counts: CaptureCounts) -> None:
@@ -89,9 +69,21 @@ def adopt_last_counts(board: VersionBoard, member: str, counts: CaptureCounts) -
     """
     if counts.has_predecessor:
         return
-    try:
-        reported = msgspec.convert(dict(board.last_status(member)), _ReportedCounts)
-        counts.resume(msgspec.to_builtins(reported), 0, DropReason.SERVER_DIED)
-    except (DecodeError, msgspec.ValidationError) as fault:  # those of __post_init__ too
-        log.warning("paceline: counts start at zero; the last status of %s is unreadable: %s", member, fault)
+    said = board.last_status(member)
+    before = said.account
+    if fault := said.unreadable or _why_senseless(before):
+        log.warning("paceline: counts start at zero; of the last status of %s: %s", member, fault)
+    else:
+        counts.resume(before, 0, DropReason.SERVER_DIED)
     counts.has_predecessor = True
+
+
+def _why_senseless(told: TracesSaid) -> str:
+    """Anybody may write to Redis. Empty for counts that a server may have told."""
+    counts = (told.captured, told.delivered, told.rounds, told.payload_bytes, told.labels_refused)
+    if wrong := [count for count in (*counts, *told.dropped.values()) if not 0 <= count <= _MAX_COUNT]:
+        return f"got a count of {wrong[0]}, expected one of 0 to 2**53"
+    ended = told.delivered + sum(told.dropped.values())
+    if ended > told.captured:
+        return f"got {ended} traces delivered or dropped, expected at most the {told.captured} captured"
+    return ""

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ...buffer.board.counters import COUNTERS
+import msgspec
+
 from ...buffer.board.member_name import MemberName
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import BufferUnavailable, PacelineError
 from ...buffer.stream.trace import DraftTrace
@@ -16,7 +18,7 @@ from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
-from ..wire.messages import MEMBER, POLL_S, Message, WireForward
+from ..wire.messages import POLL_S, Message, WireForward
 from ..wire.request_forward import RequestForward, TeacherWidth
 from .account import BEAT_S, ReplicaAccount
 from .assembler import WindowAssembler
@@ -102,8 +104,8 @@ class Courier:
         """One turn: take forwards (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
         received = self._source.take(wait_s)
         now = self._clock()
-        if reason := self._source.status.get("capture_reason"):
-            self._breaker.open(str(reason))
+        if reason := self._source.status.capture_reason:
+            self._breaker.open(reason)
         for message in received:
             self._lose(message)
             if not self._breaker.is_open:
@@ -123,25 +125,21 @@ class Courier:
         if is_due and self._account.member and not self._is_waiting(now):
             self._beat(now)
 
-    def status(self) -> dict[str, object]:
-        """This replica's status, as JSON values."""
-        now = self._clock()
-        return fitted(
-            {
-                **self._counts.status(),
-                **{name: value for name, value in self._source.status.items() if name != COUNTERS},
-                **self._draft_monitor.status(),
-                **self._engine_monitor.status(),
-                **self._counters.status(now, self._source.status),
-                **self._account.status(),
-                "at": now,
-                "capture": "off" if self._breaker.is_open else "on",
-                "capture_reason": self._breaker.reason,
-                "open": len(self._assembler),
-                "queued": len(self._backlog),
-                "buffer_error": self._buffer_error,
-            }
-        )
+    def status(self) -> MemberStatus:
+        """This replica's status: what the scheduler process said, completed."""
+        said = msgspec.structs.replace(self._source.status)
+        said.at = self._clock()
+        said.traces = self._counts.told()
+        said.capture = "off" if self._breaker.is_open else "on"
+        said.capture_reason = self._breaker.reason
+        said.open = len(self._assembler)
+        said.queued = len(self._backlog)
+        said.buffer_error = self._buffer_error
+        self._draft_monitor.fill(said)
+        self._engine_monitor.fill(said)
+        self._counters.fill(said, said.at)
+        self._account.sign(said)
+        return fitted(said)
 
     @property
     def _poll_s(self) -> float:
@@ -149,7 +147,7 @@ class Courier:
 
     @property
     def _is_canary_out(self) -> bool:
-        return self._draft_monitor.is_on_trial or bool(self._source.status.get("is_canary_out"))
+        return self._draft_monitor.is_on_trial or self._source.status.is_canary_out
 
     def _is_waiting(self, now: float) -> bool:
         """Whether Redis was lost a moment ago. A moment in the future is none: a clock may be set back."""
@@ -174,7 +172,7 @@ class Courier:
         self._draft_monitor.replica = self._account.member.removeprefix("replica:")
 
     def _acknowledge(self) -> None:
-        self._source.acknowledge({**self._counts.status(), MEMBER: self._account.member})
+        self._source.acknowledge(self._counts.told(), self._account.member)
 
     def _lose(self, message: Message) -> None:
         """Before its forwards are added: they would be found not to continue their windows, which is another reason."""

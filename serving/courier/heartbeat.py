@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from ..wire.counts import BEFORE_BOOT
+from ...buffer.board.member_status import MemberStatus, StretchesSaid, SwapSaid
 
 #: Of a heartbeat as JSON. What gives way is its lists of swaps, of ended requests and of begun ones, the first of them
 #: first; all else is bounded where it is counted.
@@ -13,23 +13,27 @@ MAX_BEAT_BYTES = 8000
 KEPT_SWAPS = 4
 KEPT_REQUESTS = 16
 KEPT_BEGINS = 8
-#: Figures of a swap, and after how many decimals they are cut.
-_DECIMALS = {"commit_ms": 3, "stage_ms": 1, "at": 3, "late_s": 1, "asked_at": 3}
 
 
-def fitted(status: dict[str, Any]) -> dict[str, Any]:
-    """`status` without what only another courier needs, and with as much of its lists as there is room for."""
-    kept = {key: value for key, value in status.items() if key != BEFORE_BOOT}
-    swaps = [_cut(swap) for swap in kept.get("swaps") or []]
-    stretches = kept.get("stretches") or {}
-    ended = list(stretches.get("ended") or [])
-    begun = list(stretches.get("begun") or [])
-    if "swaps" in kept:
-        kept["swaps"] = swaps
-    if ended or begun:
-        kept["stretches"] = {**stretches, "ended": ended, "begun": begun}
+def fitted(said: MemberStatus) -> MemberStatus:
+    """`said` without what only another courier needs, and with as much of its lists as there is room for."""
+    traces = said.traces and msgspec.structs.replace(said.traces, before_boot=None)
+    stretches = said.stretches or StretchesSaid()
+    swaps = [_cut(swap) for swap in said.swaps]
+    ended = [*stretches.ended]
+    begun = [*stretches.begun]
+    kept = msgspec.structs.replace(said, traces=traces, swaps=swaps)
+    if said.stretches:
+        kept.stretches = msgspec.structs.replace(stretches, ended=ended, begun=begun)
     excess = len(msgspec.json.encode(kept)) - MAX_BEAT_BYTES
-    least = ((swaps, KEPT_SWAPS), (ended, KEPT_REQUESTS), (begun, KEPT_BEGINS), (swaps, 0), (ended, 0), (begun, 0))
+    least: tuple[tuple[list[Any], int], ...] = (
+        (swaps, KEPT_SWAPS),
+        (ended, KEPT_REQUESTS),
+        (begun, KEPT_BEGINS),
+        (swaps, 0),
+        (ended, 0),
+        (begun, 0),
+    )
     for rows, at_least in least:
         excess = _shorten(rows, excess, at_least)
     return kept
@@ -42,9 +46,13 @@ def _shorten(rows: list[Any], excess: int, at_least: int) -> int:
     return excess
 
 
-def _cut(swap: dict[str, Any]) -> dict[str, Any]:
-    found = dict(swap)
-    for name, decimals in _DECIMALS.items():
-        if isinstance(found.get(name), float):
-            found[name] = round(found[name], decimals)
-    return found
+def _cut(swap: SwapSaid) -> SwapSaid:
+    """Its figures with as many decimals as they are worth."""
+    return msgspec.structs.replace(
+        swap,
+        commit_ms=round(swap.commit_ms, 3),
+        at=round(swap.at, 3),
+        late_s=round(swap.late_s, 1),
+        stage_ms=round(swap.stage_ms, 1),
+        asked_at=None if swap.asked_at is None else round(swap.asked_at, 3),
+    )

@@ -3,10 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import zmq
 
+from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ..wire.messages import Message, Receipt, Resume, decode_message, encode_receipt
 
 #: A receipt that says nothing new is sent this often all the same, to show that the courier is not hung.
@@ -16,14 +17,14 @@ RECEIPT_S = 1.0
 class Source(Protocol):
     """Where forwards come from; CourierReceiver is the one that ships."""
 
-    status: dict[str, Any]  # what the scheduler process reported last
+    status: MemberStatus  # what the scheduler process reported last
 
     def take(self, wait_s: float) -> list[Message]:
         """Return the messages that have come, oldest first; waits up to `wait_s`."""
         ...
 
-    def acknowledge(self, counts: dict[str, Any]) -> None:
-        """Report that all received so far is in `counts`, and that the courier is not hung; never blocks."""
+    def acknowledge(self, counts: TracesSaid, member: str) -> None:
+        """Report that all received so far is in `counts`, and that `member`'s courier is not hung; never blocks."""
         ...
 
 
@@ -46,7 +47,7 @@ class CourierReceiver:
         self._receipt: Receipt | None = None  # sent last
         self._receipt_at_s = 0.0
         self._pause = threading.Event()  # never set
-        self.status: dict[str, Any] = {}  # what the scheduler process reported last
+        self.status = MemberStatus()  # what the scheduler process reported last
 
     def take(self, wait_s: float, max_messages: int = 256) -> list[Message]:
         """Wait `wait_s`; return what has arrived by then, oldest first, of at most `max_messages`."""
@@ -62,12 +63,12 @@ class CourierReceiver:
             received.append(self._read(decode_message(frames)))
         return received
 
-    def acknowledge(self, counts: dict[str, Any]) -> None:
-        """Report what was read so far, and the courier's counts, where another one would go on; never blocks.
+    def acknowledge(self, counts: TracesSaid, member: str) -> None:
+        """Report what was read so far, and the courier's counts and name, where another one would go on; never blocks.
 
         A receipt that equals the last one is sent when RECEIPT_S have passed.
         """
-        receipt = Receipt(self._received_bytes, counts)
+        receipt = Receipt(self._received_bytes, counts, member)
         now_s = self._clock()
         if receipt == self._receipt and now_s - self._receipt_at_s < RECEIPT_S:
             return

@@ -18,14 +18,10 @@ class RedisClock:
         self._client = client
         self._clock = clock
         self._looked_at = -LOOK_S
-        self._offset_s: float | None = None
-
-    def status(self) -> dict[str, object]:
-        """For the replica's heartbeat, as JSON values; None until Redis has been asked."""
-        return {"clock_offset_s": self._offset_s}
+        self.offset_s: float | None = None  # by which this host is ahead; None until Redis has been asked
 
     def look(self, now: float) -> None:
-        """Ask Redis if it is time; may raise BufferUnavailable. A positive offset: this host is ahead."""
+        """Ask Redis if it is time; may raise BufferUnavailable."""
         if 0.0 <= now - self._looked_at < LOOK_S:  # a clock that was set back is looked at again
             return
         with translate_redis_errors(self._client):
@@ -33,4 +29,4 @@ class RedisClock:
             seconds, microseconds = self._client.time()
             ended = self._clock()
         self._looked_at = now
-        self._offset_s = round((began + ended) / 2 - (seconds + microseconds / 1e6), 4)
+        self.offset_s = round((began + ended) / 2 - (seconds + microseconds / 1e6), 4)

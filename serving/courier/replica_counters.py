@@ -1,14 +1,13 @@
 """The counters of a replica: what its scheduler process reported, and what its courier counts beside that."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
-from ...buffer.board.counters import COUNTERS, Counters, as_json, counters_of
+from ...buffer.board.counters import Counters, counters_of
+from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.errors import DecodeError
 from ..watch.draft_turns import DraftTurns
 from ..watch.served_counts import ServedCounts
 from ..wire.counts import CaptureCounts
@@ -52,24 +51,23 @@ class ReplicaCounters:
         if not self._has_read:
             self._read_before(board, member)
 
-    def status(self, now: float, reported: Mapping[str, Any]) -> dict[str, object]:
-        """For the heartbeat; `reported` is the scheduler's status. No counters until that has come once."""
-        found: dict[str, object] = {} if self._redis_clock is None else self._redis_clock.status()
-        if reported.get("swaps"):
-            found["swaps"] = self._turns.told(reported["swaps"])
-        scheduler = counters_of(reported.get(COUNTERS))
+    def fill(self, said: MemberStatus, now: float) -> None:
+        """Complete what the scheduler process said for the heartbeat. No counters until that has come once."""
+        said.clock_offset_s = self._redis_clock.offset_s if self._redis_clock else None
+        said.swaps = self._turns.told(said.swaps)
+        scheduler = counters_of(said.counters)
+        said.counters = None
         if scheduler is None or not self._has_read:
-            return found
+            return
         if self._before is not None and self._before.boot == scheduler.boot and self._before.served is not None:
             self._served.adopt(self._before.served)
         self._before = None
-        traces = self._counts.since_boot(reported.get("skipped", {}))
-        whole = msgspec.structs.replace(scheduler, at=now, served=self._served.counters(), traces=traces)
-        return {**found, COUNTERS: as_json(whole)}
+        traces = self._counts.since_boot(said.skipped)
+        said.counters = msgspec.structs.replace(scheduler, at=now, served=self._served.counters(), traces=traces)
 
     def _read_before(self, board: VersionBoard, member: str) -> None:
-        try:
-            self._before = counters_of(board.last_status(member).get(COUNTERS))
-        except DecodeError as fault:
-            log.warning("paceline: counters start at zero; the last status of %s is unreadable: %s", member, fault)
+        said = board.last_status(member)
+        if said.unreadable:
+            log.warning("paceline: counters start at zero; of the last status of %s: %s", member, said.unreadable)
+        self._before = counters_of(said.counters)
         self._has_read = True

@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 
 from ...buffer.board.board_access import passing_board
-from ...buffer.board.member_status import PacingSaid, read_status
+from ...buffer.board.member_status import MemberStatus, PacingSaid
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.errors import ConfigError, PacelineError
 from ...buffer.settings.kinds import PacingName
@@ -167,9 +167,9 @@ def _pacing(board: VersionBoard) -> PacingSaid:
     """What the replica reports of its pacing in a heartbeat that began after this call."""
     asked_at = time.time()
     while time.time() < asked_at + _BEAT_LIMIT_S:
-        status, _ = read_status(board.heartbeats().get(f"replica:{_REPLICA}", {}))
-        if status.at is not None and status.at > asked_at + _BEAT_S:
-            return status.pacing or PacingSaid()
+        said = board.heartbeats().get(f"replica:{_REPLICA}", MemberStatus())
+        if said.at is not None and said.at > asked_at + _BEAT_S:
+            return said.pacing or PacingSaid()
         time.sleep(0.1)
     raise PacelineError(f"replica {_REPLICA}: got no heartbeat in {_BEAT_LIMIT_S:.0f} s, expected one a second")
 

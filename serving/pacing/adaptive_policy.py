@@ -5,6 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
+from ...buffer.board.member_status import PacingSaid
 from ...policies.pacing.policy import Pacing
 from ...policies.pacing.step_costs import CostTable, StepCosts, bucket_of
 from ..clock.step_meter import Meter, StepMeter, Verified
@@ -100,17 +101,17 @@ class PacelineAdaptivePolicy:
         except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
             self.end(fault)
 
-    def status(self) -> dict[str, object]:
-        """What was chosen and what it cost, as JSON values; any thread may ask."""
+    def said(self) -> PacingSaid:
+        """What was chosen and what it cost; any thread may ask."""
         chosen = {b: dict(counts) for b, counts in dict(self._chosen).items()}
-        return {
-            "steps": {str(b): {str(k): n for k, n in sorted(row.items())} for b, row in sorted(chosen.items())},
-            "cost_ms": {str(b): {str(k): ms for k, ms in row.items()} for b, row in self._costs.medians().items()},
-            "goodput": self._goodput.status(),
-            "unmatched": self._meter.unmatched,
-            "faults": self.faults,
-            "reason": self.reason,
-        }
+        return PacingSaid(
+            steps={str(b): {str(k): n for k, n in sorted(row.items())} for b, row in sorted(chosen.items())},
+            cost_ms={str(b): {str(k): ms for k, ms in row.items()} for b, row in self._costs.medians().items()},
+            goodput=self._goodput.said(),
+            unmatched=self._meter.unmatched,
+            faults=self.faults,
+            reason=self.reason,
+        )
 
     def _observe(self, batch_size: int, verified: Verified, accepted: list[int]) -> None:
         cost_ms = verified.cost_ms

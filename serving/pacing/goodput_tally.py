@@ -3,6 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from ...buffer.board.member_status import GoodputSaid
+
 
 @dataclass(slots=True)
 class _Sum:
@@ -24,7 +26,7 @@ class GoodputTally:
         found.time_ms += cost_ms
         found.steps += 1
 
-    def status(self) -> list[dict[str, float]]:
+    def said(self) -> list[GoodputSaid]:
         """For every bucket in which both ran: goodput of plain decoding and of the number of drafts that ran most.
 
         In tokens per second, with the lower number of decode steps of the two.
@@ -35,8 +37,14 @@ class GoodputTally:
             plain = sums.get((bucket, 0), _Sum())
             drafted = max((s for (b, k), s in sums.items() if b == bucket and k), key=lambda s: s.steps, default=_Sum())
             if plain.time_ms and drafted.time_ms:
-                figures = {"tokens_per_s": _per_s(drafted), "plain_tokens_per_s": _per_s(plain)}
-                rows.append({"bucket": bucket, **figures, "steps": min(plain.steps, drafted.steps)})
+                rows.append(
+                    GoodputSaid(
+                        bucket=bucket,
+                        tokens_per_s=_per_s(drafted),
+                        plain_tokens_per_s=_per_s(plain),
+                        steps=min(plain.steps, drafted.steps),
+                    )
+                )
         return rows
 
 

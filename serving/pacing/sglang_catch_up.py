@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...buffer.board.member_status import CatchUpSaid
 from .. import hook_targets
 from .kept_states import KeptStates, Missed
 from .sglang_draft_reading import Unread, current_stream, read_missed, running_on, with_rows
@@ -125,9 +126,9 @@ class SglangCatchUp:
         if self._max_bytes:
             log.warning("paceline: the draft also runs while nothing is drafted: %s", reason)
 
-    def status(self) -> dict[str, object]:
-        """For the replica's heartbeat, as JSON values; any thread may ask."""
-        return {"reason": self.reason, "passes": dict(self._passes), "positions": self._positions}
+    def said(self) -> CatchUpSaid:
+        """For the replica's heartbeat; any thread may ask."""
+        return CatchUpSaid(reason=self.reason, passes=dict(self._passes), positions=self._positions)
 
     def _start(self, worker: Any) -> None:
         if reason := why_not(worker, self._max_bytes):

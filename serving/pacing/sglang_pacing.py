@@ -7,9 +7,10 @@ accepted drafts and swaps are the same on every rank anyway.
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from ...buffer.board.member_status import PacingSaid
 from ...buffer.errors import ConfigError
 from ...buffer.settings.kinds import PacingName
 from ...policies.pacing.goodput import GoodputPacing
@@ -104,11 +105,13 @@ class SglangPacing:
         if self._paced is not None:
             self._paced.draft_changed()
 
-    def status(self) -> Mapping[str, object]:
-        """For the replica's heartbeat, as JSON values; any thread may ask."""
+    def said(self) -> PacingSaid:
+        """For the replica's heartbeat; any thread may ask."""
         if self._paced is None:
-            return {"policy": "off", "reason": self._reason}
-        return {"policy": str(self._name), **self._paced.status()}
+            return PacingSaid(policy="off", reason=self._reason)
+        said = self._paced.said()
+        said.policy = self._name.value
+        return said
 
     def _policy(self, worker: Any, policy: Any, costs: bytes) -> PacelineAdaptivePolicy:
         lengths = sorted(policy.candidate_steps)

@@ -3,7 +3,6 @@
 import socket
 from dataclasses import dataclass
 
-from ...buffer.board.member_status import read_status
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.errors import ConfigError
 from ...buffer.redis_client import connect
@@ -41,10 +40,8 @@ class DraftLink:
 
     def in_use(self) -> DraftInUse | None:
         """None while no server has a heartbeat."""
-        beats = [
-            read_status(beat)[0] for member, beat in self._board.heartbeats().items() if member.startswith(_REPLICA)
-        ]
-        numbers = [beat.draft_version for beat in beats if beat.draft_version is not None]
+        beats = [said for member, said in self._board.heartbeats().items() if member.startswith(_REPLICA)]
+        numbers = [said.draft_version for said in beats if said.draft_version is not None]
         if not numbers:
             return None
         row = self._board.read().rows.get(min(numbers))

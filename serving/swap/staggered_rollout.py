@@ -48,14 +48,14 @@ class StaggeredRollout:
             return True
         return now - self._since_s >= (self._hold_s if has_begun and not unswapped else STALLED_S)
 
-    def _earlier(self, state: BoardState) -> list[object]:
+    def _earlier(self, state: BoardState) -> list[int | None]:
         """Versions that the replicas before this one draft with; one with a canary takes no part."""
         earlier = [
-            status
-            for member, status in self._board.heartbeats().items()
-            if member.startswith("replica:") and member < f"replica:{self.replica}" and status.get("swap") == "on"
+            said
+            for member, said in self._board.heartbeats().items()
+            if member.startswith("replica:") and member < f"replica:{self.replica}" and said.swap == "on"
         ]
         if state.canary is None:  # a heartbeat that still reports a canary is out of date
-            return [status.get("draft_version") for status in earlier]
-        drafting = [status.get("draft_version") for status in earlier if not status.get("is_canary")]
+            return [said.draft_version for said in earlier]
+        drafting = [said.draft_version for said in earlier if not said.is_canary]
         return [number for number in drafting if number != state.canary]

@@ -62,7 +62,9 @@ class SwapEffect:
     """Digests of the weights that were to draft, and of those that do; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._digests = "", ""  # one value, so that a reader never sees half of a swap
+        #: Of the file swapped in last, empty before any; and of the file whose weights the model holds, as far as its
+        #: parameters show. One value, so that a reader never sees half of a swap; any thread may read it.
+        self.digests = "", ""
         self._last: Probe | None = None
 
     def settle(self, sha256: str, probe: Probe | None) -> None:
@@ -72,26 +74,11 @@ class SwapEffect:
         """
         if probe is not None:
             probe.wait()
-        loaded = self.loaded_sha256
+        _, loaded = self.digests
         if probe is None or self._last is None or not _is_without_effect(self._last, probe):
             loaded = sha256
             self._last = probe
-        self._digests = sha256, loaded
-
-    @property
-    def published_sha256(self) -> str:
-        """Of the file swapped in last; empty before any."""
-        return self._digests[0]
-
-    @property
-    def loaded_sha256(self) -> str:
-        """Of the file whose weights the model holds, as far as its parameters show."""
-        return self._digests[1]
-
-    def status(self) -> dict[str, str]:
-        """As JSON values; any thread may ask."""
-        published, loaded = self._digests
-        return {"published_sha256": published, "loaded_sha256": loaded}
+        self.digests = sha256, loaded
 
 
 def _is_without_effect(before: Probe, after: Probe) -> bool:

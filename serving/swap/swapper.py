@@ -5,11 +5,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from ...buffer.board.member_status import MemberStatus, RefusalSaid, SwapSaid
 from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardFold, BoardRow, BoardState
 from ...buffer.board.version_board import VersionBoard
@@ -176,17 +179,17 @@ class Swapper:
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - the message says it all
             self._roll_back(version.number, str(refusal))
 
-    def status(self) -> Mapping[str, object]:
-        """For the replica's heartbeat, as JSON values; any thread may ask."""
-        swaps = [asdict(swap) for swap in tuple(self._swaps)]
+    def fill(self, said: MemberStatus) -> None:
+        """Put what it did into the replica's heartbeat; any thread may ask."""
         newest = [*dict(self._refused).items()][-REPORTED_REFUSALS:]
-        refusals = [{"number": number, "promoted_at": at, "why": why[:MAX_WHY_CHARS]} for (number, at), why in newest]
-        return {
-            "draft_version": self._switch.draft_version,
-            "swaps": swaps,
-            "swaps_refused": len(self._refused),
-            "refusals": refusals,
-        }
+        said.draft_version = self._switch.draft_version
+        said.swaps = msgspec.convert(tuple(self._swaps), list[SwapSaid], from_attributes=True)
+        said.swaps_refused = len(self._refused)
+        said.refusals = [
+            RefusalSaid(number=number, promoted_at=at, why=why[:MAX_WHY_CHARS]) for (number, at), why in newest
+        ]
+        said.is_canary = self.is_canary
+        said.is_canary_out = self.is_canary_out
 
     @property
     def is_canary_out(self) -> bool:
@@ -227,8 +230,8 @@ class Swapper:
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"
         return any(
-            member.startswith("replica:") and member != own and status.get("draft_version") == number
-            for member, status in self._board.heartbeats().items()
+            member.startswith("replica:") and member != own and said.draft_version == number
+            for member, said in self._board.heartbeats().items()
         )
 
     def _is_due(self, wanted: int, state: BoardState) -> bool:

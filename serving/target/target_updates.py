@@ -5,6 +5,8 @@ import re
 import time
 from collections.abc import Callable
 
+from ...buffer.board.member_status import TargetSaid
+
 log = logging.getLogger(__name__)
 
 LOADING = "its weights are being loaded"
@@ -23,7 +25,7 @@ def next_version(version: str) -> str:
 
 
 class TargetUpdates:
-    """The target's version and the updates that made it. For the scheduler thread; `status` and `version` for any.
+    """The target's version and the updates that made it. For the scheduler thread; `said` and `version` for any.
 
     An update is one call that loads all weights, or a session: `open`, any number of loads, `close`. From `open` on the
     weights are those of no version: SGLang unpacks quantised ones, and a peer may write by RDMA without any call.
@@ -109,15 +111,15 @@ class TargetUpdates:
         self._is_flushed = True
         self.has_stale_prefixes = False
 
-    def status(self) -> dict[str, object]:
-        """As JSON values; any thread may ask."""
-        return {
-            "target_version": self.version,
-            "target_reason": self.reason,
-            "target_updates": self.updates,
-            "target_update_ms": self.last_ms,
-            "stale_prefixes": self.has_stale_prefixes,
-        }
+    def said(self) -> TargetSaid:
+        """For the replica's heartbeat; any thread may ask."""
+        return TargetSaid(
+            version=self.version,
+            reason=self.reason,
+            updates=self.updates,
+            update_ms=self.last_ms,
+            stale_prefixes=self.has_stale_prefixes,
+        )
 
     def _begin(self) -> None:
         self._began_s = self._clock()

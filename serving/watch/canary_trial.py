@@ -8,8 +8,8 @@ that ran when the canary came are left out: in the live arm there are none that 
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
 
+from ...buffer.board.member_status import ArmSaid, MemberStatus, StretchesSaid, TrialSaid
 from ...buffer.board.version import VersionState
 from ...buffer.board.version_board import VersionBoard
 from ...policies.acceptance import Tally
@@ -95,21 +95,20 @@ class CanaryTrial:
         if not self.is_over:
             self._judge()
 
-    def status(self) -> dict[str, object]:
-        """For the replica's heartbeat, as JSON values: both arms, the gain with its interval, what the limit leaves."""
+    def said(self) -> TrialSaid:
+        """For the replica's heartbeat: both arms, the gain with its interval, what the limit leaves."""
         verdict = self._test.verdict()
-        return {
-            "version": self.number,
-            "canary": _arm(verdict.canary, verdict.canary_requests),
-            "live": _arm(verdict.live, verdict.live_requests),
-            "gain": round(verdict.gain, 4) if verdict.canary.rounds and verdict.live.rounds else None,
+        low, high = verdict.interval
+        return TrialSaid(
+            version=self.number,
+            canary=_arm(verdict.canary, verdict.canary_requests),
+            live=_arm(verdict.live, verdict.live_requests),
+            gain=round(verdict.gain, 4) if verdict.canary.rounds and verdict.live.rounds else None,
             # Too few requests give no interval: it is not known, and JSON has no infinity.
-            "interval": [round(end, 4) for end in verdict.interval]
-            if all(map(math.isfinite, verdict.interval))
-            else None,
-            "looks": self._looks,
-            "requests_left": max(self._max_requests - verdict.canary_requests, 0),
-        }
+            interval=(round(low, 4), round(high, 4)) if math.isfinite(low) and math.isfinite(high) else None,
+            looks=self._looks,
+            requests_left=max(self._max_requests - verdict.canary_requests, 0),
+        )
 
     def _read(self) -> None:
         state = self._board.read()
@@ -121,27 +120,24 @@ class CanaryTrial:
         beats = self._board.heartbeats()
         own = f"replica:{self._replica}"
         told = [now]
-        for member, status in beats.items():
-            served = status.get("stretches")
-            if not member.startswith("replica:") or member == own or not isinstance(served, Mapping):
+        for member, said in beats.items():
+            if not member.startswith("replica:") or member == own or said.stretches is None:
                 continue
-            if served.get("version") == self._live_version and isinstance(served.get("ended"), list):
-                self._add_reported(member, served)
-                told.append(_beaten_at(status, beats.get(own, {}), now))
+            if said.stretches.version == self._live_version:
+                self._add_reported(member, said.stretches)
+                told.append(_beaten_at(said, beats.get(own, MemberStatus()), now))
         return min(at for at in told if at >= now - STALE_S)
 
-    def _add_reported(self, member: str, served: Mapping[str, Any]) -> None:
+    def _add_reported(self, member: str, served: StretchesSaid) -> None:
         # What a replica reports first had ended or begun by then, on whatever traffic there was.
         is_history = member not in self._met
         self._met.add(member)
-        begun = served.get("begun")  # an earlier release reports none
-        for value in begun if isinstance(begun, list) else []:
-            found = read_begun(value, self._checkpoints)
-            if found is not None and (member, found[0]) not in self._counted:
-                for began in found[1]:
-                    self._test.live_began(found[0], began, is_history=is_history)
-        for value in served["ended"]:
-            request = read_request_rounds(value, self._checkpoints)
+        for running in served.begun:
+            if (member, running.digest) not in self._counted:
+                for began in read_begun(running, self._checkpoints):
+                    self._test.live_began(running.digest, began, is_history=is_history)
+        for ended in served.ended:
+            request = read_request_rounds(ended, self._checkpoints)
             if request is not None and (member, request.request_id) not in self._counted:
                 self._counted.add((member, request.request_id))
                 self.add_live([request], is_history=is_history)
@@ -165,22 +161,16 @@ class CanaryTrial:
         self.is_over = True
 
 
-def _beaten_at(status: Mapping[str, Any], own: Mapping[str, Any], unknown: float) -> float:
+def _beaten_at(said: MemberStatus, own: MemberStatus, unknown: float) -> float:
     """When a heartbeat was made, by this host's clock; as far as it is known how both clocks differ from Redis'."""
-    at = status.get("at")
-    ahead_s = status.get("clock_offset_s")
-    own_ahead_s = own.get("clock_offset_s")
-    if not _is_time(at):
+    if said.at is None or abs(said.at) >= _MAX_SECONDS:  # heartbeats are not trusted
         return unknown
-    return float(at) + (own_ahead_s - ahead_s if _is_time(ahead_s) and _is_time(own_ahead_s) else 0.0)
+    if said.clock_offset_s is None or own.clock_offset_s is None or abs(said.clock_offset_s) >= _MAX_SECONDS:
+        return said.at
+    return said.at + own.clock_offset_s - said.clock_offset_s
 
 
-def _is_time(value: object) -> TypeGuard[float]:
-    """Heartbeats are not trusted."""
-    return isinstance(value, int | float) and abs(value) < _MAX_SECONDS
-
-
-def _arm(served: Tally, requests: int) -> dict[str, object]:
+def _arm(served: Tally, requests: int) -> ArmSaid:
     """One arm; without rounds its accept length is not known."""
     length = round(served.accept_length, 4) if served.rounds else None
-    return {"requests": requests, "rounds": served.rounds, "accept_length": length}
+    return ArmSaid(requests=requests, rounds=int(served.rounds), accept_length=length)

@@ -8,8 +8,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from ...buffer.board.member_status import AlarmSaid, MemberStatus, StretchesSaid
 from ...buffer.board.reason import Reason, ReasonCode, because
 from ...buffer.board.version import BoardState, VersionState
 from ...buffer.board.version_board import VersionBoard
@@ -19,7 +19,7 @@ from ...policies.canary import CanaryRules
 from ...policies.guard import Action, Alarm, AlarmName, GuardLimits, alarms
 from ..wire.request_forward import RequestForward, RequestVerify
 from .canary_trial import CanaryTrial
-from .request_rounds import RequestRounds, begun_status
+from .request_rounds import RequestRounds, begun_said
 from .served_intervals import CANARY_MIN_ROUNDS, ServedIntervals
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class DraftMonitor:
         self._is_asked = True  # whether the board was asked about this version
         self._intervals = ServedIntervals(limits, alternates=alternates)
         self._raised: set[str] = set()  # alarms raised on this version
-        self._alarms: deque[dict[str, Any]] = deque(maxlen=REPORTED_ALARMS)
+        self._alarms: deque[AlarmSaid] = deque(maxlen=REPORTED_ALARMS)
         self._fault = ""
 
     @property
@@ -101,13 +101,13 @@ class DraftMonitor:
                 log.warning("paceline: version %s is not monitored: %s", self._version, fault)
             self._fault = str(fault)
 
-    def status(self) -> dict[str, object]:
-        """For the replica's heartbeat, where the courier of a canary finds its live arm."""
-        ended = [request.status() for request in self._ended]
-        trial = {} if self._trial is None else {"trial": self._trial.status()}
-        begun = begun_status(self._running.values(), REPORTED_BEGINS)
-        served = {"version": self._version, "ended": ended, "begun": begun}
-        return {"stretches": served, "alarms": list(self._alarms), **trial}
+    def fill(self, said: MemberStatus) -> None:
+        """Put what it knows into the replica's heartbeat, where the courier of a canary finds its live arm."""
+        ended = [request.said() for request in self._ended]
+        begun = begun_said(self._running.values(), REPORTED_BEGINS)
+        said.stretches = StretchesSaid(version=self._version, ended=ended, begun=begun)
+        said.alarms = list(self._alarms)
+        said.trial = self._trial.said() if self._trial else None
 
     def _change_target(self, version: str) -> None:
         self._intervals.change_target(version)
@@ -206,7 +206,9 @@ class DraftMonitor:
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
             self._roll_back(because(ReasonCode.ALARM, alarm=alarm.name.value, detail=alarm.detail), was)
-        self._alarms.append({**alarm.as_json(), "version": self._version, "at": now})
+        self._alarms.append(
+            AlarmSaid(name=alarm.name, action=alarm.action, detail=alarm.detail, version=self._version, at=now)
+        )
 
     def _roll_back(self, why: Reason, was: VersionState) -> None:
         try:

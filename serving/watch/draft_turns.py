@@ -1,10 +1,12 @@
 """What each draft served between two swaps: so that a swap can be told by what came before it and what came after."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
+
+from ...buffer.board.member_status import SwapSaid
 from ..wire.request_forward import RequestForward, RequestVerify
 
 #: Turns that are remembered; a heartbeat has room for no more swaps.
@@ -36,25 +38,28 @@ class DraftTurns:
         self._turns[-1].rounds += 1
         self._turns[-1].accepted += forward.accepted
 
-    def told(self, swaps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def told(self, swaps: Sequence[SwapSaid]) -> list[SwapSaid]:
         """`swaps` as the swapper reports them, oldest first, each with what was served before and after it if known."""
-        ends = [*(swap["at"] for swap in swaps[1:]), float("inf")]
+        ends = [*(swap.at for swap in swaps[1:]), float("inf")][: len(swaps)]
         return [self._told(swap, until) for swap, until in zip(swaps, ends, strict=True)]
 
-    def _told(self, swap: Mapping[str, Any], until: float) -> dict[str, Any]:
-        before = [turn for turn in self._turns if turn.began_at < swap["at"] and turn.draft == swap.get("before")]
-        after = [turn for turn in self._turns if swap["at"] - SLACK_S <= turn.began_at < until]
-        after = [turn for turn in after if turn.draft == swap.get("number")]
-        return {
-            **swap,
-            **_figures("before", before[-1] if before else None),
-            **_figures("after", after[0] if after else None),
-        }
+    def _told(self, swap: SwapSaid, until: float) -> SwapSaid:
+        before = [turn for turn in self._turns if turn.began_at < swap.at and turn.draft == swap.before]
+        after = [turn for turn in self._turns if swap.at - SLACK_S <= turn.began_at < until]
+        after = [turn for turn in after if turn.draft == swap.number]
+        length_before, rounds_before = _figures(before[-1:])
+        length_after, rounds_after = _figures(after[:1])
+        return msgspec.structs.replace(
+            swap,
+            accept_length_before=length_before,
+            rounds_before=rounds_before,
+            accept_length_after=length_after,
+            rounds_after=rounds_after,
+        )
 
 
-def _figures(when: str, turn: _Turn | None) -> dict[str, Any]:
-    """None where no round was seen: the accept length is not known."""
-    if turn is None:
-        return {f"accept_length_{when}": None, f"rounds_{when}": 0}
-    length = round(1.0 + turn.accepted / turn.rounds, 3)
-    return {f"accept_length_{when}": length, f"rounds_{when}": turn.rounds}
+def _figures(turns: Sequence[_Turn]) -> tuple[float | None, int]:
+    """Accept length, None where no round was seen, and rounds of one turn or none."""
+    if not turns:
+        return None, 0
+    return round(1.0 + turns[0].accepted / turns[0].rounds, 3), turns[0].rounds

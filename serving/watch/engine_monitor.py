@@ -1,9 +1,10 @@
 """Contradictions in a replica's own figures: silent hooks, swaps without effect, drafts that do not pay."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ...buffer.board.member_status import AlarmSaid, GoodputSaid, MemberStatus, PacingSaid
 from ...policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, alarms
 
 log = logging.getLogger(__name__)
@@ -20,36 +21,38 @@ class EngineMonitor:
         self._engine_rounds = self._captured_rounds = 0  # when a round was captured last
         self._active: dict[AlarmName, Alarm] = {}
 
-    def turn(self, status: Mapping[str, Any]) -> None:
+    def turn(self, said: MemberStatus) -> None:
         """Look at what the scheduler process reported last; fields it did not send raise no alarm."""
-        engine = int(status.get("engine_rounds", 0))
-        captured = int(status.get("captured_rounds", 0))
-        if captured != self._captured_rounds or status.get("capture_reason"):
-            self._engine_rounds = engine
-            self._captured_rounds = captured
+        if said.captured_rounds != self._captured_rounds or said.capture_reason:
+            self._engine_rounds = said.engine_rounds
+            self._captured_rounds = said.captured_rounds
+        pacing = said.pacing or PacingSaid()
         figures = GuardInput(
-            engine_rounds=engine - self._engine_rounds,
-            published_sha256=str(status.get("published_sha256", "")),
-            loaded_sha256=str(status.get("loaded_sha256", "")),
-            **_slowest(status.get("pacing", {}).get("goodput", []), self._limits.min_steps),
+            engine_rounds=said.engine_rounds - self._engine_rounds,
+            published_sha256=said.published_sha256,
+            loaded_sha256=said.loaded_sha256,
+            **_slowest(pacing.goodput, self._limits.min_steps),
         )
         found = {alarm.name: alarm for alarm in alarms(figures, self._limits)}
         for name in found.keys() - self._active.keys():
             log.error("paceline: alarm %s: %s", name, found[name].detail)
         self._active = found
 
-    def status(self) -> dict[str, object]:
-        """For the replica's heartbeat: active alarms, and why a learner should wait; empty when it need not."""
+    def fill(self, said: MemberStatus) -> None:
+        """Put active alarms into the replica's heartbeat, and why a learner should wait; empty when it need not."""
         active = list(self._active.values())
-        why = "; ".join(f"{a.name}: {a.detail}" for a in active if a.action is Action.PAUSE_LEARNING)
-        return {"standing_alarms": [alarm.as_json() for alarm in active], "learning_paused": why}
+        said.standing_alarms = [AlarmSaid(name=a.name, action=a.action, detail=a.detail) for a in active]
+        said.learning_paused = "; ".join(f"{a.name}: {a.detail}" for a in active if a.action is Action.PAUSE_LEARNING)
 
 
-def _slowest(goodput: Sequence[Mapping[str, float]], min_steps: int) -> dict[str, Any]:
+def _slowest(goodput: Sequence[GoodputSaid], min_steps: int) -> dict[str, Any]:
     """The fields of GuardInput for the batch bucket in which drafts pay least, of those with enough steps."""
-    known = [row for row in goodput if row["steps"] >= min_steps]
+    known = [row for row in goodput if row.steps >= min_steps]
     if not known:
         return {}
-    worst = min(known, key=lambda row: row["tokens_per_s"] / row["plain_tokens_per_s"])
-    named = {name: worst[name] for name in ("tokens_per_s", "plain_tokens_per_s")}
-    return {**named, "goodput_steps": int(worst["steps"])}
+    worst = min(known, key=lambda row: row.tokens_per_s / row.plain_tokens_per_s)
+    return {
+        "tokens_per_s": worst.tokens_per_s,
+        "plain_tokens_per_s": worst.plain_tokens_per_s,
+        "goodput_steps": worst.steps,
+    }

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
 
+from ...buffer.board.member_status import BegunSaid, RequestSaid
 from ...policies.acceptance import Tally
 
 #: No request has more rounds or accepted drafts; a larger number is not a count.
@@ -44,48 +44,49 @@ class RequestRounds:
         """For other replicas: a client chose the id."""
         return blake2b(self.request_id.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
-    def status(self) -> list[object]:
-        """As JSON values, with a digest in place of the id; `read_request_rounds` is the way back."""
-        return [self.digest, self.accepted_at, self.accepted, self.rounds]
+    def said(self) -> RequestSaid:
+        """For a heartbeat, with a digest in place of the id; `read_request_rounds` is the way back."""
+        return RequestSaid(self.digest, self.accepted_at, self.accepted, self.rounds)
 
 
-def begun_status(running: Iterable[RequestRounds], most: int) -> list[list[object]]:
-    """How requests that still run began, as JSON values: at most `most`, [digest, accepted drafts by checkpoint] each.
+def begun_said(running: Iterable[RequestRounds], most: int) -> list[BegunSaid]:
+    """How requests that still run began, for a heartbeat: at most `most` of them.
 
     Of more it is a sample by digest, which says nothing of how they began, and in which a request stays until it has
     run on for FRESH_ROUNDS after the last checkpoint. By falling digest, so that rows in front may be left out.
     """
     fresh = [r for r in running if r.accepted_at and r.rounds <= r.checkpoints[-1] + FRESH_ROUNDS]
-    return [[request.digest, request.accepted_at] for request in sorted(fresh, key=_by_digest)[:most][::-1]]
+    return [BegunSaid(request.digest, request.accepted_at) for request in sorted(fresh, key=_by_digest)[:most][::-1]]
 
 
 def _by_digest(request: RequestRounds) -> str:
     return request.digest
 
 
-def read_begun(value: Any, checkpoints: Sequence[int]) -> tuple[str, list[Tally]] | None:
-    """A row of another replica's `begun_status`: digest, and the first rounds up to each checkpoint that was reached.
+def read_begun(said: BegunSaid, checkpoints: Sequence[int]) -> list[Tally]:
+    """The first rounds of another replica's request up to each checkpoint that was reached.
 
-    None for malformed input, since heartbeats are not trusted.
+    Empty for figures that make no sense, since heartbeats are not trusted.
     """
-    match value:
-        case [str(name), [_, *_] as values] if len(values) <= len(checkpoints):
-            accepted_at = [value for value in values if isinstance(value, int)]
-            rises = [0, *accepted_at, MAX_COUNT]
-            if len(values) == len(accepted_at) and all(a <= b for a, b in pairwise(rises)):
-                return name, [Tally(*begin) for begin in zip(accepted_at, checkpoints, strict=False)]
-    return None
+    if len(said.accepted_at) > len(checkpoints) or not _rises([0, *said.accepted_at, MAX_COUNT]):
+        return []
+    return [Tally(*begin) for begin in zip(said.accepted_at, checkpoints, strict=False)]
 
 
-def read_request_rounds(value: Any, checkpoints: Sequence[int]) -> RequestRounds | None:
-    """Rounds from another replica's heartbeat; None for malformed input, since heartbeats are not trusted."""
-    match value:
-        case [str(name), [*values], int(accepted), int(rounds)] if 0 < rounds <= MAX_COUNT >= accepted:
-            accepted_at = [value for value in values if isinstance(value, int)]
-            rises = [0, *accepted_at, accepted]
-            reached = sum(checkpoint <= rounds for checkpoint in checkpoints)
-            if len(values) == len(accepted_at) == reached and all(a <= b for a, b in pairwise(rises)):
-                return RequestRounds(
-                    request_id=name, checkpoints=checkpoints, accepted_at=accepted_at, accepted=accepted, rounds=rounds
-                )
-    return None
+def read_request_rounds(said: RequestSaid, checkpoints: Sequence[int]) -> RequestRounds | None:
+    """Rounds from another replica's heartbeat; None for figures that make no sense: heartbeats are not trusted."""
+    reached = sum(checkpoint <= said.rounds for checkpoint in checkpoints)
+    is_count = 0 < said.rounds <= MAX_COUNT >= said.accepted
+    if not is_count or len(said.accepted_at) != reached or not _rises([0, *said.accepted_at, said.accepted]):
+        return None
+    return RequestRounds(
+        request_id=said.digest,
+        checkpoints=checkpoints,
+        accepted_at=said.accepted_at,
+        accepted=said.accepted,
+        rounds=said.rounds,
+    )
+
+
+def _rises(counts: Sequence[int]) -> bool:
+    return all(a <= b for a, b in pairwise(counts))

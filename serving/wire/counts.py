@@ -5,14 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
-
-import msgspec
 
 from ...buffer.board.counters import TraceCounters
-
-#: Key in `CaptureCounts.status`: what of it is of the server before this one.
-BEFORE_BOOT = "before_boot"
+from ...buffer.board.member_status import TracesSaid
 
 
 class DropReason(StrEnum):
@@ -84,46 +79,46 @@ class CaptureCounts:
             self.delivered += traces
             self.payload_bytes += payload_bytes
 
-    def resume(self, before: Mapping[str, Any], begun_since: int, why: DropReason = DropReason.COURIER_DIED) -> None:
+    def resume(self, before: TracesSaid, begun_since: int, why: DropReason = DropReason.COURIER_DIED) -> None:
         """Continue from the counts of another courier; what it had neither delivered nor dropped died with it.
 
         So did `begun_since` requests that began after those counts. What it delivered after them is counted as lost
         too. Reasons that this release does not know are kept as they are.
         """
         with self._lock:
-            self.captured += before.get("captured", 0) + begun_since
-            self.delivered += before.get("delivered", 0)
-            self.rounds += before.get("rounds", 0)
-            self.payload_bytes += before.get("payload_bytes", 0)
-            self.labels_refused += before.get("labels_refused", 0)
-            self.has_predecessor |= before.get("has_predecessor", False)
-            dropped = before.get("dropped", {})
-            self.dropped.update(dropped)
-            held = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
+            self.captured += before.captured + begun_since
+            self.delivered += before.delivered
+            self.rounds += before.rounds
+            self.payload_bytes += before.payload_bytes
+            self.labels_refused += before.labels_refused
+            self.has_predecessor |= before.has_predecessor
+            self.dropped.update(before.dropped)
+            held = before.captured - before.delivered - sum(before.dropped.values())
             if held + begun_since:
                 self.dropped[why] += held + begun_since
-            self.before_boot = _before_boot(before, held) if why is DropReason.SERVER_DIED else _carried(before)
+            carried = before.before_boot or TraceCounters()
+            self.before_boot = _before_boot(before, held) if why is DropReason.SERVER_DIED else carried
 
-    def hand_over(self, told: Mapping[str, Any]) -> None:
-        """Go on without the counts that an earlier `status` told: another server took this one for dead, and has them.
+    def hand_over(self, told: TracesSaid) -> None:
+        """Go on without the counts of an earlier `told`: another server took this one for dead, and has them.
 
         What was open or queued then is lost by those counts, and is counted here once more.
         """
         with self._lock:
-            dropped = Counter(told["dropped"])
+            dropped = Counter(told.dropped)
             before = self.before_boot
-            ended = told["delivered"] + dropped.total()
+            ended = told.delivered + dropped.total()
             self.captured -= ended
-            self.delivered -= told["delivered"]
+            self.delivered -= told.delivered
             self.dropped.subtract(dropped)
-            self.rounds -= told["rounds"]
-            self.payload_bytes -= told["payload_bytes"]
-            self.labels_refused -= told["labels_refused"]
+            self.rounds -= told.rounds
+            self.payload_bytes -= told.payload_bytes
+            self.labels_refused -= told.labels_refused
             dropped_before = Counter(before.dropped)
             dropped_before.subtract(dropped)
             self.before_boot = TraceCounters(
                 captured=before.captured - ended,
-                delivered=before.delivered - told["delivered"],
+                delivered=before.delivered - told.delivered,
                 dropped=dict(dropped_before),
             )
 
@@ -140,31 +135,28 @@ class CaptureCounts:
                 skipped=dict(skipped),
             )
 
-    def status(self) -> dict[str, object]:
-        """A consistent snapshot as JSON values."""
+    def told(self) -> TracesSaid:
+        """A consistent snapshot."""
         with self._lock:
-            return {
-                "captured": self.captured,
-                "delivered": self.delivered,
-                "dropped": {str(k): n for k, n in self.dropped.items()},
-                "skipped": {str(k): n for k, n in self.skipped.items()},
-                "rounds": self.rounds,
-                "payload_bytes": self.payload_bytes,
-                "labels_refused": self.labels_refused,
-                "has_predecessor": self.has_predecessor,
-                BEFORE_BOOT: msgspec.to_builtins(self.before_boot),
-            }
+            return TracesSaid(
+                captured=self.captured,
+                delivered=self.delivered,
+                dropped={str(k): n for k, n in self.dropped.items()},
+                rounds=self.rounds,
+                payload_bytes=self.payload_bytes,
+                labels_refused=self.labels_refused,
+                has_predecessor=self.has_predecessor,
+                before_boot=self.before_boot,
+            )
+
+    def skipped_told(self) -> dict[str, int]:
+        """Requests that were never captured, by reason."""
+        with self._lock:
+            return {str(k): n for k, n in self.skipped.items()}
 
 
-def _before_boot(before: Mapping[str, Any], held: int) -> TraceCounters:
+def _before_boot(before: TracesSaid, held: int) -> TraceCounters:
     """The part of a server that was killed with what it `held`."""
-    dropped = Counter(before.get("dropped", {}))
+    dropped = Counter(before.dropped)
     dropped[DropReason.SERVER_DIED.value] += held
-    return TraceCounters(
-        captured=before.get("captured", 0), delivered=before.get("delivered", 0), dropped=dict(dropped)
-    )
-
-
-def _carried(before: Mapping[str, Any]) -> TraceCounters:
-    """That part as another courier of the same server reported it."""
-    return msgspec.convert(before.get(BEFORE_BOOT, {}), TraceCounters)
+    return TraceCounters(captured=before.captured, delivered=before.delivered, dropped=dict(dropped))

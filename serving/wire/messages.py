@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ...buffer.stream.trace import FeatureDtype
 from .counts import DropReason
 from .request_forward import Commit, RequestFacts
@@ -73,7 +74,7 @@ class PrefillHead(msgspec.Struct, frozen=True, tag="prefill", kw_only=True):
 class Resume(msgspec.Struct, frozen=True):
     """The position of a courier that died; the first message to the next one."""
 
-    counts: dict[str, Any]  # of its last receipt
+    counts: TracesSaid  # of its last receipt
     cut_off: tuple[str, ...]  # running requests: their beginning is gone
     begun_since: int  # requests that began after that receipt, so that its counts miss them
 
@@ -87,25 +88,22 @@ class WireForward(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """`lost` requests miss a forward before `forwards`; `status` is the scheduler's share of the replica's status."""
+    """`lost` requests miss a forward before `forwards`; `status` has the scheduler's share of the replica's."""
 
     forwards: tuple[WireForward, ...] = ()
     lost: dict[str, DropReason] = {}
     ended: tuple[str, ...] = ()  # those of `lost` that ended with it: no forward of theirs follows
     lost_unnamed: dict[DropReason, int] = {}  # further requests, of which no forward was sent
-    status: dict[str, Any] | None = None
+    status: MemberStatus | None = None
     resume: Resume | None = None
-
-
-#: Among the counts of a receipt: the member name that the courier beats under; empty while it has none.
-MEMBER = "member"
 
 
 class Receipt(msgspec.Struct, frozen=True):
     """The courier's answer: what it has read since it started, and its counts of exactly that."""
 
     received_bytes: int
-    counts: dict[str, Any]
+    counts: TracesSaid
+    member: str = ""  # that the courier beats under; empty while it has none
 
 
 _MESSAGES = msgspec.msgpack.Decoder(Message)

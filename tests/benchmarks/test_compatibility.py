@@ -14,6 +14,7 @@ from paceline.benchmarks.matrix.results import Cells, Measured
 from paceline.benchmarks.matrix.rows import ROWS, Row
 from paceline.benchmarks.matrix.server import start_of, why_no_replay
 from paceline.benchmarks.matrix.table import COLUMNS
+from paceline.buffer.board.member_status import MemberStatus, PacingSaid
 from paceline.buffer.errors import PacelineError
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally
@@ -166,11 +167,11 @@ def test_rounds_by_rejection_sampling_are_compared_with_their_expectation(tiny_s
 
 
 def test_pacing_is_what_the_replica_reports():
-    assert paced({"pacing": {"policy": "off", "reason": "no flag"}}) == "no: no flag"
-    assert paced({}) == "no: the replica reports none"
-    reported = {"policy": "goodput", "reason": "", "steps": {"1": {"3": 7, "0": 1}, "2": {"10": 2}}}
-    assert paced({"pacing": reported}) == "yes: goodput, steps chosen: 0, 3, 10"
-    assert paced({"pacing": {**reported, "steps": {}}}) == "yes: goodput, steps chosen: none yet"
+    assert paced(MemberStatus(pacing=PacingSaid(policy="off", reason="no flag"))) == "no: no flag"
+    assert paced(MemberStatus()) == "no: the replica reports none"
+    reported = PacingSaid(policy="goodput", steps={"1": {"3": 7, "0": 1}, "2": {"10": 2}})
+    assert paced(MemberStatus(pacing=reported)) == "yes: goodput, steps chosen: 0, 3, 10"
+    assert paced(MemberStatus(pacing=PacingSaid(policy="goodput"))) == "yes: goodput, steps chosen: none yet"
 
 
 def test_what_a_failed_row_says():

@@ -7,13 +7,15 @@ import statistics
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from paceline.benchmarks.serving_speed import figures, loop, recorded, stream, table
 from paceline.benchmarks.serving_speed.arms import MEANING, ORACLE, PACELINE, PLAIN, STATIC, Drafts, arms
 from paceline.benchmarks.serving_speed.figures import AFTER, BEFORE, RECOVERED, WHOLE
 from paceline.benchmarks.serving_speed.plot import plot
 from paceline.benchmarks.serving_speed.recorded import Block, Conditions, Hold, Run
-from paceline.buffer.board.counters import COUNTERS, Counters, LearnerCounters, as_json
+from paceline.buffer.board.counters import Counters, LearnerCounters
+from paceline.buffer.board.member_status import MemberStatus, PacingSaid, WorkSaid
 from paceline.buffer.errors import ConfigError
 from paceline.rig.models.target import TargetModel
 from paceline.rig.prompts import Prompt
@@ -251,11 +253,11 @@ def test_a_run_is_read_as_it_was_kept(tmp_path):
 @pytest.mark.parametrize(
     ("status", "is_idle"),
     [
-        ({"at": 11.0, "work": {"phase": "idle"}}, True),
-        ({"at": 9.0, "work": {"phase": "idle"}}, False),
-        ({"at": 11.0, "work": {"phase": "train"}}, False),
-        ({"at": 11.0}, False),
-        ({}, False),
+        (MemberStatus(at=11.0, work=WorkSaid(phase="idle", phase_s=1.0)), True),
+        (MemberStatus(at=9.0, work=WorkSaid(phase="idle", phase_s=1.0)), False),
+        (MemberStatus(at=11.0, work=WorkSaid(phase="train", phase_s=1.0)), False),
+        (MemberStatus(at=11.0), False),
+        (MemberStatus(), False),
     ],
 )
 def test_a_learner_is_idle_once_it_has_said_so(status, is_idle):
@@ -264,20 +266,20 @@ def test_a_learner_is_idle_once_it_has_said_so(status, is_idle):
 
 def busy(seconds):
     learner = LearnerCounters(rounds=2, seconds={"train": seconds, "idle": 1000.0})
-    return {COUNTERS: as_json(Counters(at=1.0, boot="b", learner=learner))}
+    return MemberStatus(counters=Counters(at=1.0, boot="b", learner=learner))
 
 
 def test_the_learners_seconds_are_those_since_the_last_hold():
     status = busy(30.0)
-    reader = SimpleNamespace(learner_status=lambda: status, replica_status=lambda: {"pacing": {"policy": "goodput"}})
+    paced = MemberStatus(pacing=PacingSaid(policy="goodput"))
+    reader = SimpleNamespace(learner_status=lambda: status, replica_status=lambda: paced)
     whole = loop.Loop(None, {PACELINE: reader}, PACELINE, 1)
     status = busy(37.5)
-    assert whole.noted(0, 20.0) == Hold(
-        chunk=0, seconds=20.0, learner_seconds=7.5, rounds=2, pacing={PACELINE: {"policy": "goodput"}}
-    )
+    told = {PACELINE: msgspec.to_builtins(paced.pacing)}
+    assert whole.noted(0, 20.0) == Hold(chunk=0, seconds=20.0, learner_seconds=7.5, rounds=2, pacing=told)
     status = busy(90.0)  # stopped within a phase
     assert whole.noted(1, 20.0).learner_seconds == 20.0
-    status = {}  # silent
+    status = MemberStatus()  # silent
     assert whole.noted(2, 20.0).learner_seconds == 0.0
     assert whole.noted(3).learner_seconds is None
     assert whole.is_paced()

@@ -11,6 +11,7 @@ from paceline.benchmarks.wide.hand_over import by_width
 from paceline.benchmarks.wide.staged import staged
 from paceline.benchmarks.wide.stations import Claimed, Journey, Station, since, travel
 from paceline.benchmarks.wide.traffic import Load, Spent
+from paceline.buffer.board.member_status import TracesSaid
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.serving.wire.counts import DropReason
@@ -54,8 +55,8 @@ def test_each_station_has_its_own_clock_and_its_own_bytes():
 
 
 def test_counts_are_of_what_was_streamed_last():
-    before = {"captured": 5, "delivered": 3, "dropped": {"gap": 1, "fault": 1}, "open": 0}
-    after = {"captured": 9, "delivered": 5, "dropped": {"gap": 2, "fault": 1, "queue_full": 1}, "open": 2}
+    before = TracesSaid(captured=5, delivered=3, dropped={"gap": 1, "fault": 1})
+    after = TracesSaid(captured=9, delivered=5, dropped={"gap": 2, "fault": 1, "queue_full": 1})
     assert since(after, before) == {"captured": 4, "delivered": 2, "dropped": {"gap": 1, "queue_full": 1}}
 
 

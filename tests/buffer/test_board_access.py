@@ -2,6 +2,7 @@
 
 import pytest
 from paceline.buffer.board.board_access import open_board, passing_board
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
@@ -22,7 +23,7 @@ def opened(redis_url, redis_client, tmp_path, monkeypatch):
 def beats(redis_client):
     def beat(*names: str) -> None:
         for name in names:
-            RedisVersionBoard(redis_client, BufferConfig(speculator=name)).beat("replica:a", {}, 60.0)
+            RedisVersionBoard(redis_client, BufferConfig(speculator=name)).beat("replica:a", MemberStatus(), 60.0)
 
     return beat
 
@@ -67,6 +68,6 @@ def test_a_passing_board_leaves_no_key_and_touches_no_other(opened, beats, redis
     beats("chat", "pass")  # one name begins as the other does
     kept = sorted(redis_client.keys())
     with passing_board(read_settings({"PACELINE_REDIS_URL": redis_url}), "passing") as board:
-        board.beat("replica:b", {}, 60.0)
-        assert board.heartbeats() == {"replica:b": {}}
+        board.beat("replica:b", MemberStatus(), 60.0)
+        assert board.heartbeats() == {"replica:b": MemberStatus()}
     assert sorted(redis_client.keys()) == kept

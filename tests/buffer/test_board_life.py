@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import MOVES, BoardEvent, BoardState, DraftVersion, VersionState
 from paceline.buffer.board.version_board import VersionBoard
@@ -127,10 +128,15 @@ class TwoBoards(RuleBasedStateMachine):
             assert {after[0][number].state for number in gone} == {VersionState.ROLLED_BACK}
             assert after[1] == to
 
-    @rule(writer=st.integers(0, 1), member=MEMBERS, status=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
-    def beat(self, writer: int, member: str, status: dict) -> None:
-        small = {key: value % 2**53 if isinstance(value, int) else value for key, value in status.items()}
-        self.both(writer, lambda board: board.beat(member, small, 3600.0))
+    @rule(
+        writer=st.integers(0, 1),
+        member=MEMBERS,
+        reason=TEXTS,
+        skipped=st.dictionaries(TEXTS, st.integers(-(2**53), 2**53), max_size=2),
+    )
+    def beat(self, writer: int, member: str, reason: str, skipped: dict[str, int]) -> None:
+        status = MemberStatus(capture_reason=reason, skipped=skipped)
+        self.both(writer, lambda board: board.beat(member, status, 3600.0))
         self.both(writer, lambda board: dict(board.heartbeats()))
 
     @rule(writer=st.integers(0, 1), name=st.sampled_from("ab"))

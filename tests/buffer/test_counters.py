@@ -1,7 +1,6 @@
 """Counters come back from JSON as they were, and what anybody else wrote is no counters."""
 
-import json
-
+import msgspec
 import pytest
 from paceline.buffer.board.counters import (
     Counters,
@@ -9,7 +8,6 @@ from paceline.buffer.board.counters import (
     ServedCell,
     ServedCounters,
     StepCell,
-    as_json,
     counters_of,
 )
 
@@ -20,7 +18,7 @@ def test_counters_come_back_from_json() -> None:
     sent = Counters(
         at=1.5, boot="b", draft=3, served=ServedCounters(cells=[cell]), scheduler=SchedulerCounters(steps=[step])
     )
-    assert counters_of(json.loads(json.dumps(as_json(sent)))) == sent
+    assert counters_of(msgspec.json.decode(msgspec.json.encode(sent))) == sent
 
 
 @pytest.mark.parametrize(

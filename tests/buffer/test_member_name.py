@@ -2,6 +2,7 @@
 
 import pytest
 from paceline.buffer.board.member_name import MemberName
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import BOOT, LAST_STATUS, SEEN
@@ -52,18 +53,25 @@ class Process:
     def __init__(self, house, boot, wanted=WANTED, held=""):
         self.house, self.boot, self.name = house, boot, MemberName(house.board, wanted, boot, held)
 
+    def said(self):
+        said = MemberStatus(capture_reason=self.boot)  # stands for its account
+        self.name.sign(said)
+        return said
+
     def beat(self, **may):
         """The name; empty: none yet."""
         self.name.take(TTL_S, **may)
         if self.name.held:
-            self.house.board.beat(self.name.held, {**self.name.status(), "counts": self.boot}, TTL_S)
+            self.house.board.beat(self.name.held, self.said(), TTL_S)
             self.house.date(self.name.held)
             self.kept_its_account = self.name.settle()
         return self.name.held
 
 
 def counts(house):
-    return {member: seen.status["counts"] for member, seen in house.board.members().items()}
+    return {
+        member: seen.said.capture_reason.removeprefix("counts of ") for member, seen in house.board.members().items()
+    }
 
 
 @pytest.mark.guarantee("one-name-twice")
@@ -73,7 +81,8 @@ def test_a_second_living_process_gets_a_name_of_its_own_and_a_third_too(house):
     assert (first.beat(), second.beat()) == (WANTED, SECOND)
     assert (third.beat(), first.beat(), third.beat(), second.beat(), third.beat()) == ("", WANTED, "", SECOND, THIRD)
     assert counts(house) == {WANTED: "a", SECOND: "b", THIRD: "c"}
-    assert (first.name.status(), second.name.status()) == ({"boot": "a"}, {"boot": "b", "wanted": WANTED})
+    signed = [(process.said().boot, process.said().wanted) for process in (first, second)]
+    assert signed == [("a", ""), ("b", WANTED)]
 
 
 @pytest.mark.guarantee("one-name-twice")
@@ -103,7 +112,8 @@ def test_nobody_hides_that_another_one_died_and_nobody_is_renamed_for_ever(house
     house.expire(WANTED)
     assert second.beat() == SECOND
     assert counts(house) == {WANTED: "a", SECOND: "b"}  # the first one is silent, and whoever looks sees it
-    house.board.beat(WANTED, {"ended": True}, 0.001)  # as it would say itself, or `paceline forget` in its place
+    # as it would say itself, or `paceline forget` in its place
+    house.board.beat(WANTED, MemberStatus(ended=True), 0.001)
     assert second.beat(may_move=False) == SECOND
     assert second.beat() == WANTED
     assert counts(house) == {WANTED: "b"}  # and nothing silent is left

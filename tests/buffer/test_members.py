@@ -7,8 +7,9 @@ import msgspec
 import pytest
 import redis
 import zstandard
-from paceline.buffer.board.counters import Counters, TraceCounters, as_json
+from paceline.buffer.board.counters import Counters, TraceCounters
 from paceline.buffer.board.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_KEPT, HISTORY_S, encode_entry
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.board.version_board import VersionBoard
@@ -66,16 +67,20 @@ def board(house) -> VersionBoard:
     return house.board
 
 
-def status(captured: int, boot: str = "a") -> dict[str, object]:
-    return {"draft": 3, "counters": as_json(Counters(at=1.0, boot=boot, traces=TraceCounters(captured=captured)))}
+def status(captured: int, boot: str = "a") -> MemberStatus:
+    return MemberStatus(draft_version=3, counters=counters(captured, boot))
+
+
+def counters(captured: int, boot: str = "a") -> Counters:
+    return Counters(at=1.0, boot=boot, traces=TraceCounters(captured=captured))
 
 
 def entry(captured: int, boot: str = "a") -> bytes:
-    return encode_entry(status(captured, boot))[1]
+    return encode_entry(counters(captured, boot))[1]
 
 
 def captured(history) -> list[int]:
-    return [counters.traces.captured for counters in history]
+    return [one.traces.captured for one in history]
 
 
 def test_a_new_board_has_no_members_and_no_history(board):
@@ -86,22 +91,21 @@ def test_a_new_board_has_no_members_and_no_history(board):
 
 def test_members_are_those_that_beat_and_those_that_fell_silent_in_the_last_seven_days(house, board):
     for name in ("replica:a", "replica:b", "replica:c"):
-        board.beat(name, {"draft": 1}, 60.0)
+        board.beat(name, MemberStatus(draft_version=1), 60.0)
     house.forget("replica:b", 3 * DAY_S)
     house.forget("replica:c", 8 * DAY_S)
     members = board.members()
     assert {name: seen.is_alive for name, seen in members.items()} == {"replica:a": True, "replica:b": False}
-    assert [seen.status for seen in members.values()] == [{"draft": 1}] * 2
+    assert [seen.said for seen in members.values()] == [MemberStatus(draft_version=1)] * 2
     assert [round((board.now() - seen.last_seen_at) / DAY_S) for seen in members.values()] == [0, 3]
-    board.beat("replica:b", {"draft": 2}, 60.0)
+    board.beat("replica:b", MemberStatus(draft_version=2), 60.0)
     assert board.members()["replica:b"].is_alive
-    assert board.members()["replica:b"].status == {"draft": 2}
+    assert board.members()["replica:b"].said == MemberStatus(draft_version=2)
 
 
 def test_only_beats_with_counters_make_a_history_one_entry_per_span(board):
-    board.beat("replica:old", {"captured": 7}, 60.0)
-    board.beat("replica:odd", {"counters": "none"}, 60.0)
-    assert board.history("replica:old") == board.history("replica:odd") == []
+    board.beat("replica:old", MemberStatus(traces=TracesSaid(captured=7)), 60.0)
+    assert board.history("replica:old") == []
     before = board.now()
     for number in range(1, 4):
         board.beat("replica:a", status(number), 60.0)
@@ -116,7 +120,7 @@ def test_a_history_is_dated_by_the_boards_clock_and_read_from_a_time_on(house, b
     house.plant("replica:a", [(now - ago, "a", entry(round(ago))) for ago in (300.0, 200.0, 100.0)])
     found = board.history("replica:a")
     assert captured(found) == [300, 200, 100]
-    assert [round(now - counters.at) for counters in found] == [300, 200, 100]
+    assert [round(now - one.at) for one in found] == [300, 200, 100]
     assert captured(board.history("replica:a", now - 250.0)) == [200, 100]
     board.beat("replica:a", status(7), 60.0)
     assert captured(board.history("replica:a", now - 150.0)) == [100, 7]
@@ -169,10 +173,9 @@ def test_what_is_no_counters_is_skipped_and_counted(house, board, raw):
     assert (captured(found), found.skipped) == ([1, 2], 1)
 
 
-def test_counters_of_a_later_release_are_read_as_far_as_this_one_knows_them(board):
-    later = status(5)
-    later["counters"]["invented"] = {"later": 1}
-    board.beat("replica:a", later, 60.0)
+def test_counters_of_a_later_release_are_read_as_far_as_this_one_knows_them(house, board):
+    later = msgspec.to_builtins(counters(5)) | {"invented": {"later": 1}}
+    house.plant("replica:a", [(board.now(), "a", zstandard.compress(msgspec.json.encode(later)))])
     assert captured(board.history("replica:a")) == [5]
 
 
@@ -186,13 +189,12 @@ def test_no_more_entries_are_kept_than_promised(house, board):
 def test_a_status_that_cannot_be_read_hides_no_member(redis_client):
     board = RedisVersionBoard(redis_client, BufferConfig())
     for name in ("replica:a", "replica:b"):
-        board.beat(name, {"draft": 1}, 60.0)
+        board.beat(name, MemberStatus(draft_version=1), 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica:a"), b"[1]\x1b")
     members = board.members()
-    assert members["replica:b"].status == {"draft": 1}
-    assert (members["replica:a"].status, members["replica:a"].is_alive) == ({}, True)
-    assert "status of replica:a" in members["replica:a"].fault
-    assert members["replica:a"].fault.isprintable()
+    assert members["replica:b"].said == MemberStatus(draft_version=1)
+    assert (members["replica:a"].said.draft_version, members["replica:a"].is_alive) == (None, True)
+    assert members["replica:a"].said.unreadable.startswith("status cannot be read: ")
 
 
 def test_a_history_in_a_key_of_another_type_is_replaced(redis_client):
@@ -205,7 +207,7 @@ def test_a_history_in_a_key_of_another_type_is_replaced(redis_client):
 
 def test_speculators_are_those_with_a_board_or_members(redis_client):
     assert speculators(redis_client) == []
-    RedisVersionBoard(redis_client, BufferConfig(speculator="b")).beat("replica:a", {}, 60.0)
+    RedisVersionBoard(redis_client, BufferConfig(speculator="b")).beat("replica:a", MemberStatus(), 60.0)
     redis_client.xadd("paceline:{a}:events", {"event": "x"})
     redis_client.set("paceline:{c}:next_number", 1)
     redis_client.set("other:members", 1)

@@ -9,6 +9,7 @@ import pytest
 import redis
 from fleet import version
 from paceline.buffer.board.lease import Lease
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
@@ -118,7 +119,7 @@ def test_every_call_reports_a_redis_that_went_away(own_redis, make_trace):
             lambda: board.roll_back("test", "why"),
             board.read,
             board.events,
-            lambda: board.beat("m", {}, 1.0),
+            lambda: board.beat("m", MemberStatus(), 1.0),
             board.heartbeats,
             lambda: board.lease("l", 1.0).__enter__(),
         ]

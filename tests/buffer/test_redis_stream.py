@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import redis
 from fleet import version
+from paceline.buffer.board.counters import Counters
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.config import BufferConfig
@@ -129,9 +131,9 @@ def test_replies_are_understood_in_every_shape_of_redis_py(
         assert (counts.delivered, counts.pending, counts.dead_lettered, counts.acked) == (4, 1, 1, {"trained": 2})
         board = RedisVersionBoard(client, CONFIG)
         board.register(version(0), "test", "first")
-        board.beat("replica-0", {"draft": 0}, 60.0)
+        board.beat("replica-0", MemberStatus(draft_version=0), 60.0)
         assert board.read().rows[0].version == version(0)
-        assert board.heartbeats() == {"replica-0": {"draft": 0}}
+        assert board.heartbeats() == {"replica-0": MemberStatus(draft_version=0)}
 
 
 def test_a_client_that_decodes_replies_to_text_is_refused(redis_url):
@@ -181,7 +183,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace, mo
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.claim("m", "a", 60.0)
-    board.beat("m", {"counters": {"at": 1.0, "boot": "a"}}, 60.0)
+    board.beat("m", MemberStatus(counters=Counters(at=1.0, boot="a")), 60.0)
     buffer.ask_for_round("trainer")
     auth = OperatorAuth(redis_client, CONFIG)
     auth.set_token("a token of some length", None, "operator:ann", "why")

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 import redis
 from fleet import version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_operator import OperatorAuth
 from paceline.buffer.board.version import VersionState
@@ -37,8 +38,8 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
         assert (buffer.counts().delivered, buffer.dead_letters(9)) == (2, [])
         board.register(version(board.next_number()), "learner", "trained")
         board.move(0, VersionState.LIVE, "learner", "won")
-        board.beat("replica", {"draft": 0}, 60.0)
-        assert (board.read().live, dict(board.heartbeats())) == (0, {"replica": {"draft": 0}})
+        board.beat("replica", MemberStatus(draft_version=0), 60.0)
+        assert (board.read().live, dict(board.heartbeats())) == (0, {"replica": MemberStatus(draft_version=0)})
         assert board.events(board.read().last_event_id, wait_s=0.01) == []
         with board.lease("round", 60.0) as lease:
             assert lease.is_held()

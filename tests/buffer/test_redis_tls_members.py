@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_client import connect
@@ -35,7 +36,11 @@ def courier_at(url, monkeypatch, tmp_path):
     try:
         settings = config.from_env({**os.environ, "PACELINE_REPLICA": "rep"})
         process = CourierProcess(
-            settings, "boot", breaker=Breaker(), status=lambda: {"draft_version": 7}, is_canary_out=lambda: False
+            settings,
+            "boot",
+            breaker=Breaker(),
+            status=lambda: MemberStatus(draft_version=7),
+            is_canary_out=lambda: False,
         )
         process.start()
     finally:
@@ -55,8 +60,10 @@ def test_a_courier_reaches_redis_through_tls(secure_redis, monkeypatch, tmp_path
         connect(secure_redis.url, secure_redis.ca, timeout_s=30.0) as client,
     ):
         board = RedisVersionBoard(client, BufferConfig())
-        until(lambda: board.heartbeats().get("replica:rep", {}).get("draft_version") == 7, "the courier's heartbeat")
-        assert board.heartbeats()["replica:rep"]["capture"] == "on"
+        until(
+            lambda: board.heartbeats().get("replica:rep", MemberStatus()).draft_version == 7, "the courier's heartbeat"
+        )
+        assert board.heartbeats()["replica:rep"].capture == "on"
         assert "s3cret" not in logged()
 
 

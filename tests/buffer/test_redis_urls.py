@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from kombu import Connection
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
@@ -56,7 +57,7 @@ def test_buffer_broker_and_commands_use_the_database_of_the_url(redis_of_forms, 
     url = filled(form, redis_of_forms)
     with client_for(url) as client:
         assert client.client_info()["db"] == database
-        RedisVersionBoard(client, BufferConfig(speculator="urls")).beat("learner:l", {"kind": "idle"}, 60.0)
+        RedisVersionBoard(client, BufferConfig(speculator="urls")).beat("learner:l", MemberStatus(kind="idle"), 60.0)
         with Connection(broker_url(url)) as broker, contextlib.closing(broker.SimpleQueue("urls")) as queue:
             queue.put({"from": form})
             assert client.llen("urls") == 1  # in the same database

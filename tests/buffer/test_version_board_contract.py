@@ -8,6 +8,7 @@ import redis
 from fleet import publish, version
 from paceline.buffer.board import lease
 from paceline.buffer.board.member_board import LAST_STATUS_S
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
@@ -280,27 +281,28 @@ def test_a_score_that_is_not_finite_is_refused_and_the_board_stays_readable(boar
 
 
 def test_heartbeats_hold_the_last_status_of_every_member_until_it_expires(backend, board):
-    board.beat("replica-0", {"draft": 1}, 60.0)
-    board.beat("replica-0", {"draft": 2, "rates": [0.5, None], "name": "é"}, 60.0)
-    board.beat("learner{0} *", {}, 3600.0)
-    beating = {"replica-0": {"draft": 2, "rates": [0.5, None], "name": "é"}, "learner{0} *": {}}
+    board.beat("replica-0", MemberStatus(draft_version=1), 60.0)
+    board.beat("replica-0", MemberStatus(draft_version=2, capture_reason="é", skipped={"lora": 1}), 60.0)
+    board.beat("learner{0} *", MemberStatus(), 3600.0)
+    last = MemberStatus(draft_version=2, capture_reason="é", skipped={"lora": 1})
+    beating = {"replica-0": last, "learner{0} *": MemberStatus()}
     assert board.heartbeats() == beating
     backend.expire(HEARTBEAT.name("default", "replica-0"))
-    assert board.heartbeats() == {"learner{0} *": {}}
-    board.beat("replica-0", {"draft": 3}, 60.0)
-    assert board.heartbeats()["replica-0"] == {"draft": 3}
+    assert board.heartbeats() == {"learner{0} *": MemberStatus()}
+    board.beat("replica-0", MemberStatus(draft_version=3), 60.0)
+    assert board.heartbeats()["replica-0"] == MemberStatus(draft_version=3)
 
 
 def test_the_last_status_of_a_member_outlives_its_heartbeat(backend, board):
-    assert board.last_status("replica-0") == {}
+    assert board.last_status("replica-0") == MemberStatus()
     for draft in (1, 2):
-        board.beat("replica-0", {"draft": draft}, 60.0)
-    board.beat("replica-1", {}, 60.0)
+        board.beat("replica-0", MemberStatus(draft_version=draft), 60.0)
+    board.beat("replica-1", MemberStatus(), 60.0)
     backend.expire(HEARTBEAT.name("default", "replica-0"))
     assert "replica-0" not in board.heartbeats()
-    assert board.last_status("replica-0") == {"draft": 2}
+    assert board.last_status("replica-0") == MemberStatus(draft_version=2)
     backend.expire(LAST_STATUS.name("default", "replica-0"), ttl_s=LAST_STATUS_S)
-    assert board.last_status("replica-0") == {}
+    assert board.last_status("replica-0") == MemberStatus()
 
 
 def test_a_lease_is_held_by_one_and_free_again_after_its_body(board):

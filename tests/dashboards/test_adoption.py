@@ -3,6 +3,7 @@
 import pytest
 from fleet import publish
 from paceline.dashboards.adoption import adoption, say_adoption, wait_for_adoption
+from said import said
 from twins.memory_board import MemoryVersionBoard
 
 
@@ -32,7 +33,7 @@ def waited(board, clock, *steps):
 
 
 def drafts(board, name, number, **status):
-    return lambda: board.beat(f"replica:{name}", {"draft_version": number, **status}, 60.0)
+    return lambda: board.beat(f"replica:{name}", said({"draft_version": number, **status}), 60.0)
 
 
 def test_it_ends_as_soon_as_every_server_drafts_with_it(board, clock):

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 from fleet import NOW, learner, publish, replica, snapshot, version
+from paceline.buffer.board.counters import Counters, TraceCounters
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.finding import Level
 from paceline.dashboards.alarm_lines import READER, standing_and_recent
@@ -15,7 +17,7 @@ from paceline.dashboards.snapshot import take
 from rich.console import Console
 from twins.memory_board import MemoryVersionBoard
 
-ALARM = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
+ALARM = {"name": "hook_silent", "detail": "200 rounds verified, none captured", "action": "tell"}
 
 
 def active(seen):
@@ -156,8 +158,8 @@ def test_a_learner_says_what_it_is_doing(status, said):
 
 def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     made = MemoryVersionBoard(clock=lambda: NOW)
-    counters = {"at": NOW, "boot": "b", "traces": {"captured": 3}}
-    made.beat("replica:a", {"draft_version": 0, "counters": counters}, 10.0)
+    counters = Counters(at=NOW, boot="b", traces=TraceCounters(captured=3))
+    made.beat("replica:a", MemberStatus(draft_version=0, counters=counters), 10.0)
     seen = take(made, "default")
     assert (seen.at, [*seen.present()], seen.drafts_with("replica:a")) == (NOW, ["replica:a"], 0)
     assert [entry.traces.captured for entry in seen.counters()] == [3]
@@ -169,5 +171,5 @@ def test_a_snapshot_holds_as_much_history_as_is_asked_for(history_s, entries):
     made = MemoryVersionBoard(clock=lambda: clock[0])
     for at in (NOW - 200.0, NOW - 90.0, NOW):
         clock[0] = at
-        made.beat("replica:a", {"counters": {"at": at, "boot": "b"}}, 10.0)
+        made.beat("replica:a", MemberStatus(counters=Counters(at=at, boot="b")), 10.0)
     assert len([*take(made, "default", history_s).counters()]) == entries

@@ -2,10 +2,12 @@
 
 import pytest
 from fleet import NOW, board, learner, snapshot
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.finding import Level
 from paceline.dashboards.answer import answer
 from paceline.dashboards.mlflow_link import LONG_S, mlflow_link, mlflow_waits
 from paceline.dashboards.snapshot import take
+from said import said
 from twins.memory_board import MemoryVersionBoard
 
 PAGE = "http://127.0.0.1:5000/#/experiments/1/runs/{run}?workflowType=machine_learning"
@@ -16,7 +18,7 @@ def seen(**statuses):
     now = [1_790_000_000.0]
     board = MemoryVersionBoard(clock=lambda: now[0])
     for name, told in statuses.items():
-        board.beat(f"learner:{name}", {} if told is None else {"mlflow": told}, 12.0)
+        board.beat(f"learner:{name}", MemberStatus() if told is None else said({"mlflow": told}), 12.0)
         now[0] += 1.0
     now[0] += 600.0
     return take(board, "demo")

@@ -5,6 +5,7 @@ import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.config import BufferConfig
@@ -151,7 +152,7 @@ def test_before_there_is_a_speculator_and_for_an_unknown_one_a_tab_hears_why():
 def test_a_redis_that_dies_and_comes_back_is_trouble_and_then_a_board_again(own_redis):
     client = connect(own_redis.url)
     board = RedisVersionBoard(client, BufferConfig(speculator="demo"))
-    board.beat("replica:a", {"draft_version": 0}, 60.0)
+    board.beat("replica:a", MemberStatus(draft_version=0), 60.0)
     readings = Readings(
         list_names=lambda: speculators(client), open_board=lambda _: board, clock=iter(range(1000)).__next__
     )

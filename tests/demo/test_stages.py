@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from paceline.buffer.board.member_status import LifeSaid, MemberStatus, SwapSaid, TracesSaid
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import PacelineError
 from paceline.demo.stages import Running, measured, serve_traffic, settle
@@ -17,6 +18,7 @@ from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.services import Service
 from rich.console import Console
+from said import said
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 
@@ -57,7 +59,7 @@ def script(*steps: Callable[[], object]) -> Callable[[float], None]:
 
 def test_settling_waits_for_a_new_heartbeat_for_delivery_and_for_the_learning_round(running: Running, board) -> None:
     def says(member: str, **reading: object) -> Callable[[], None]:
-        return lambda: board.beat(member, reading, 60.0)
+        return lambda: board.beat(member, said(reading), 60.0)
 
     later = time.time() + 60.0
     says("replica:r0", at=time.time() - 1.0, open=0, queued=0)()
@@ -101,9 +103,9 @@ def test_a_dead_service_ends_the_traffic_at_once(running: Running, service: Serv
 def test_a_run_is_measured_from_the_status_of_its_members(running: Running, board, make_trace) -> None:
     traces = [make_trace(seed, trace_id=str(seed), draft_version=0) for seed in range(3)]
     running.buffer.append(traces)
-    swaps = [{"number": n, "commit_ms": 1.0, "running": n, "at": 5.0} for n in (0, 1, 2)]
-    board.beat("replica:r0", {"captured": 3, "delivered": 3, "dropped": {}, "swaps": swaps}, 60.0)
-    board.beat("learner:l0", {"identity_equal": 9, "identity_compared": 10}, 60.0)
+    swaps = [SwapSaid(number=n, stage_ms=2.0, commit_ms=1.0, running=n, at=5.0) for n in (0, 1, 2)]
+    board.beat("replica:r0", MemberStatus(swaps=swaps, traces=TracesSaid(captured=3, delivered=3, dropped={})), 60.0)
+    board.beat("learner:l0", MemberStatus(life=LifeSaid(identity_equal=9, identity_compared=10)), 60.0)
     run = measured(running, [], 16, mlflow_uri="sqlite:///x", seconds={"traffic": 1.0})
     assert (run.replay, run.swaps, run.stalls_ms, run.max_tokens) == ((9, 10), 2, [], 16)
     assert run.quiet_ms == []  # nobody streamed, so no wait is known

@@ -1,7 +1,7 @@
 """What the live view shows, read from the in-memory buffer and board and from the answers so far."""
 
 from fleet import counted, requests, version
-from paceline.buffer.board.counters import COUNTERS, as_json
+from paceline.buffer.board.member_status import MemberStatus, SwapSaid, TracesSaid
 from paceline.buffer.config import BufferConfig
 from paceline.demo.view_state import CURVE_REQUESTS, curves, read_state
 from paceline.policies.acceptance import Tally
@@ -33,8 +33,8 @@ def test_a_curve_has_a_point_for_every_full_dozen_of_its_domain() -> None:
 
 def test_the_state_counts_what_is_done_and_shows_the_last_stall() -> None:
     board = MemoryVersionBoard()
-    swaps = [{"number": 3, "commit_ms": 500.0, "running": 2, "at": 12.0}]
-    board.beat("replica:r0", {"captured": 2, "delivered": 2, "swaps": swaps}, 60.0)
+    swaps = [SwapSaid(number=3, stage_ms=2.0, commit_ms=500.0, running=2, at=12.0)]
+    board.beat("replica:r0", MemberStatus(swaps=swaps, traces=TracesSaid(captured=2, delivered=2)), 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
     state = read_state(reader, [served("py", 0, 11.0, 12.5)], phase="py", requests_total=40, elapsed_s=3.0)
     assert (state.phase, state.requests_done, state.requests_total, state.elapsed_s) == ("py", 1, 40, 3.0)
@@ -48,7 +48,7 @@ def test_the_state_shows_what_every_version_served_so_far() -> None:
     for number in range(2):
         board.register(version(number), "learner", "made")
     entry = counted(1.0, requests(0, "py", [(10, 5)] * 9), requests(1, "py", [(10, 12)]))
-    board.beat("replica:r0", {COUNTERS: as_json(entry)}, 60.0)
+    board.beat("replica:r0", MemberStatus(counters=entry), 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
     state = read_state(reader, [], phase="", requests_total=1, elapsed_s=1.0)
     shown = [(line.served_accept_length, line.rounds, line.requests) for line in state.versions]

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from in_memory import redis_in_memory
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version_board import VersionBoard
 from paceline.buffer.config import BufferConfig
@@ -69,14 +70,14 @@ class Rig:
         with ThreadPoolExecutor(concurrency) as pool:
             return list(pool.map(lambda job: self.generate(**job), jobs))
 
-    def drained(self) -> dict[str, Any]:
+    def drained(self) -> MemberStatus:
         """The replica's status once every trace of the requests answered so far has left the server."""
         until(drain_check(self.status), "the server to deliver its traces")
         return self.status()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> MemberStatus:
         """The replica's last heartbeat; empty while it is silent."""
-        return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
+        return self.board.heartbeats().get(f"replica:{REPLICA}", MemberStatus())
 
     def traces_of(self, rid: str) -> list[DraftTrace]:
         """All traces of one request, oldest first."""
@@ -143,7 +144,7 @@ def running(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         )
         made.texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
-        until(lambda: made.status().get("capture") == "on", "the replica's first heartbeat")
+        until(lambda: made.status().capture == "on", "the replica's first heartbeat")
         yield made
         client.close()
 
@@ -248,7 +249,7 @@ class Learned:
     folder: Path  # the learner's
     replies: list[dict[str, Any]]  # while it learned, oldest first
     after: list[dict[str, Any]]  # with a learned version live
-    status: dict[str, Any]  # the learner's last heartbeat
+    status: MemberStatus  # the learner's last heartbeat
 
 
 def learner_env(rig: Rig, folder: Path) -> dict[str, str]:
@@ -276,11 +277,11 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     with learner_service(log=folder / "learner.log", env=learner_env(rig, folder)):
         replies = serve_until_learned(rig)
         live = rig.board.read().live
-        until(lambda: rig.status()["draft_version"] >= live, "the swap")
+        until(lambda: rig.status().draft_version >= live, "the swap")
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
         after = rig.generate_all(jobs)
         until(lambda: not is_learning(rig), "the round's end", 240.0)
-        status = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
+        status = rig.board.heartbeats()[MEMBER]  # it expires soon after the learner has ended
     return Learned(folder, replies, after, status)
 
 
@@ -314,4 +315,4 @@ def accept_length(replies: list[dict[str, Any]]) -> float:
 
 
 def is_learning(rig: Rig) -> bool:
-    return bool(rig.board.heartbeats()[MEMBER]["kind"] == "learning")
+    return rig.board.heartbeats()[MEMBER].kind == "learning"

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import torch
 from matrix import cases
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of, weights_file
@@ -48,11 +49,11 @@ def ports(rig, learned, second_server):
 
 
 def beat(rig, replica):
-    return rig.board.heartbeats().get(f"replica:{replica}", {})
+    return rig.board.heartbeats().get(f"replica:{replica}", MemberStatus())
 
 
 def drafts(rig, replica):
-    return beat(rig, replica).get("draft_version")
+    return beat(rig, replica).draft_version
 
 
 def ask(rig, port, most):

@@ -140,7 +140,7 @@ def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_counts_that_add_
     assert trace.finish == "abort"
     assert 1 < trace.committed_len < 400
     status = rig.drained()
-    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+    assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
 
 
 def test_retracted_requests_lose_no_token(rig):
@@ -173,18 +173,18 @@ def test_a_client_may_opt_out_and_name_its_tenant(rig):
     rig.drained()
     assert rig.traces_of("private") == []
     assert [trace.tenant for trace in rig.traces_of("named")] == ["acme"]
-    until(lambda: "opted_out" in rig.status()["skipped"], "the scheduler to report whom it skipped")
-    assert rig.status()["skipped"]["opted_out"] == 1
+    until(lambda: "opted_out" in rig.status().skipped, "the scheduler to report whom it skipped")
+    assert rig.status().skipped["opted_out"] == 1
 
 
 def test_a_client_may_name_a_label_and_an_odd_one_is_captured_without(rig):
-    before = rig.status()["labels_refused"]
+    before = rig.status().account.labels_refused
     rig.generate("labelled", rig.texts[6][:220], custom_params={"paceline_label": "chat/de"})
     rig.generate("odd-label", rig.texts[6][:230], custom_params={"paceline_label": {"no": "text"}})
     rig.drained()
     labels = {name: {trace.label for trace in rig.traces_of(name)} for name in ("labelled", "odd-label")}
     assert labels == {"labelled": {"chat/de"}, "odd-label": {""}}
-    until(lambda: rig.status()["labels_refused"] == before + 1, "the courier to report the label that it refused")
+    until(lambda: rig.status().account.labels_refused == before + 1, "the courier to report the label that it refused")
 
 
 def test_a_batch_of_which_a_part_opted_out_is_captured_for_the_rest_alone(rig):
@@ -210,14 +210,14 @@ def test_redis_may_go_and_come_back_while_requests_are_served(rig):
     finally:
         rig.redis.start()
     assert [reply["output_ids"] for reply in during] == [before["output_ids"]] * 4
-    until(lambda: rig.status().get("buffer_error") == "", "the replica to find Redis again")
+    until(lambda: rig.status().buffer_error == "", "the replica to find Redis again")
     status = rig.drained()
-    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+    assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
     assert all(rig.traces_of(f"redis-gone-{i}") for i in range(4))  # the backlog outlived the gap
 
 
 def test_every_captured_trace_is_in_the_buffer(rig):
     status, counts = rig.drained(), rig.buffer.counts()
-    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
-    assert status["delivered"] == counts.delivered == counts.pending
-    assert set(status["dropped"]) <= {"no_rounds"}
+    assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
+    assert status.account.delivered == counts.delivered == counts.pending
+    assert set(status.account.dropped) <= {"no_rounds"}

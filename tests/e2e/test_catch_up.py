@@ -57,7 +57,7 @@ def served(swept_rigs):
     for source in (warm.draft, learned):
         number = register(warm, source)
         warm.board.move(number, VersionState.LIVE, "test", source.name)
-    until(lambda: warm.status().get("draft_version") == number, "the swap")
+    until(lambda: warm.status().draft_version == number, "the swap")
     for rig in swept_rigs.values():  # what other weights have left in the cache
         until(lambda port=rig.port: is_flushed(port), "the server to flush its cache")
     return learned, {name: conversation(rig, "learned", tokenizer) for name, rig in swept_rigs.items()}
@@ -79,11 +79,11 @@ def drafts_in(trace):
 def test_answers_are_the_same_and_the_draft_was_caught_up_in_every_way(swept_rigs, served):
     _, answers = served
     assert answers["caught up"] == answers["always warm"]
-    caught_up, warm = (swept_rigs[name].status()["pacing"]["catch_up"] for name in ("caught up", "always warm"))
-    assert caught_up["reason"] == ""
-    assert caught_up["passes"].keys() == {"drafting", "full", "ended"}
-    assert caught_up["positions"] > 10 * REQUESTS
-    assert (warm["reason"], warm["passes"]) == ("PACELINE_CATCH_UP_BYTES is 0", {})
+    caught_up, warm = (swept_rigs[name].status().pacing.catch_up for name in ("caught up", "always warm"))
+    assert caught_up.reason == ""
+    assert caught_up.passes.keys() == {"drafting", "full", "ended"}
+    assert caught_up.positions > 10 * REQUESTS
+    assert (warm.reason, warm.passes) == ("PACELINE_CATCH_UP_BYTES is 0", {})
 
 
 def test_what_is_drafted_and_accepted_is_what_a_draft_that_always_ran_drafts(swept_rigs, served):

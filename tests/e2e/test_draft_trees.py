@@ -40,8 +40,8 @@ def learned_served(tree_rig, first_served):
 
 def test_a_tree_is_captured_and_its_server_gives_canaries_their_turns(tree_rig, first_served):
     status = tree_rig.status()
-    assert (status["capture"], status["capture_reason"], status["swap"]) == ("on", "", "on")
-    assert status["canary_window_s"] == CANARY_TURN_S
+    assert (status.capture, status.capture_reason, status.swap) == ("on", "", "on")
+    assert status.canary_window_s == CANARY_TURN_S
     log = (tree_rig.folder / "sglang.log").read_text()
     assert "SGLang drafts trees (--speculative-eagle-topk 4, given or chosen for this model)" in log
     assert CHAIN_FLAGS in log

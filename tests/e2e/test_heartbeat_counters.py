@@ -5,7 +5,7 @@ from collections import Counter
 from importlib.metadata import version
 
 import pytest
-from paceline.buffer.board.counters import COUNTERS, counters_of
+from paceline.buffer.board.counters import counters_of
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.code_version import code_version
@@ -21,7 +21,7 @@ TOKENS = 24
 
 
 def counters(rig):
-    return counters_of(rig.status().get(COUNTERS))
+    return counters_of(rig.status().counters)
 
 
 def jobs_of(rig):
@@ -134,16 +134,16 @@ def test_the_schedulers_time_is_all_accounted_for(rig, wave):
     assert spent["decode"] > 0.0
     assert spent["prefill"] > 0.0
     assert sum(cell.seconds for cell in after.scheduler.steps) == pytest.approx(now["decode"], abs=0.01)
-    uptime_s = after.at - rig.status()["server"]["started_at"]
+    uptime_s = after.at - rig.status().server.started_at
     assert 0.5 * uptime_s < sum(now.values()) <= uptime_s
 
 
 def test_a_heartbeat_says_who_runs(rig, wave):
     _, after, *_ = wave
-    server = rig.status()["server"]
-    assert after.boot == server["boot"]
-    assert (server["paceline"], server["sglang"]) == (code_version(), version("sglang"))
-    assert server["speculation"] == {
+    server = rig.status().server
+    assert after.boot == server.boot
+    assert (server.paceline, server.sglang) == (code_version(), version("sglang"))
+    assert server.speculation == {
         "algorithm": "EAGLE3", "num_steps": rig.steps, "eagle_topk": 1, "num_draft_tokens": rig.steps + 1,
         "adaptive": False,
     }  # fmt: skip

@@ -108,8 +108,8 @@ def test_a_live_version_is_a_registered_model_with_its_lineage(rig, learned):
 
 def test_the_learner_replays_what_was_served_by_every_version(learned):
     status = learned.status
-    assert status["identity_compared"] > 100
-    assert status["identity_equal"] >= 0.999 * status["identity_compared"]
+    assert status.life.identity_compared > 100
+    assert status.life.identity_equal >= 0.999 * status.life.identity_compared
 
 
 def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
@@ -118,9 +118,9 @@ def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
     live = rig.board.read().live
     assert "live" in listed.stdout
     assert cli(rig, "promote", "0", "--why", "to compare").returncode == 0
-    until(lambda: rig.status()["draft_version"] == 0, "the promotion")
+    until(lambda: rig.status().draft_version == 0, "the promotion")
     assert cli(rig, "rollback").returncode == 0
-    until(lambda: rig.status()["draft_version"] == live, "the roll back")
+    until(lambda: rig.status().draft_version == live, "the roll back")
     assert rig.board.read().rows[0].state is VersionState.ROLLED_BACK
 
 

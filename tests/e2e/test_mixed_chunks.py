@@ -45,8 +45,8 @@ def serve(rig, label, sampled=SAMPLED):
     ]
     replies = {reply["meta_info"]["id"]: reply for reply in rig.generate_all(jobs)}
     status = rig.drained()
-    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
-    assert status["dropped"] == {}
+    assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
+    assert status.account.dropped == {}
     return {rid: (reply, rig.traces_of(rid)) for rid, reply in replies.items()}
 
 

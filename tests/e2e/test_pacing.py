@@ -35,13 +35,13 @@ def serve(rig, label):
 def pacing(rig):
     """The replica's pacing status once everything served so far is in it."""
     reported_at = time.time() + 2.5  # the scheduler reports to the courier every second, the courier to the board
-    until(lambda: rig.status().get("at", 0.0) > reported_at, "the replica's next heartbeat")
-    return rig.status()["pacing"]
+    until(lambda: (rig.status().at or 0.0) > reported_at, "the replica's next heartbeat")
+    return rig.status().pacing
 
 
 def steps_of(status):
     """Decode steps by length, all batch sizes together."""
-    return sum((Counter({int(k): n for k, n in row.items()}) for row in status["steps"].values()), Counter())
+    return sum((Counter({int(k): n for k, n in row.items()}) for row in status.steps.values()), Counter())
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +64,10 @@ def learned_served(paced_rig, learned_draft):
 
 def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
     _, status = random_served
-    assert (status["policy"], status["faults"], status["unmatched"], status["reason"]) == ("goodput", 0, 0, "")
+    assert (status.policy, status.faults, status.unmatched, status.reason) == ("goodput", 0, 0, "")
     steps = steps_of(status)
     assert set(steps) <= set(range(MOST + 1))
-    assert steps[0] > 0.5 * steps.total(), status["cost_ms"]
+    assert steps[0] > 0.5 * steps.total(), status.cost_ms
     assert steps.total() > steps[0]  # it was tried: that it is random is not known beforehand
 
 

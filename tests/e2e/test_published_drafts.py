@@ -122,7 +122,7 @@ def traces_of(served, name):
     """Serve and return a trace each of so many requests."""
     jobs = [{"rid": f"{name}-{i}", "text": served.rig.texts[i][:160], "max_tokens": 48} for i in range(REQUESTS)]
     replies = served.rig.generate_all(jobs)
-    assert served.rig.drained()["swap_reason"] == ""
+    assert served.rig.drained().swap_reason == ""
     found = {entry.trace.request_id: entry.trace for entry in served.rig.buffer.replay(10_000)}
     return [found[job["rid"]] for job in jobs], replies
 
@@ -142,13 +142,13 @@ def test_what_is_served_is_replayed_learned_from_and_swapped(served, tmp_path):
     traces, plain = traces_of(served, "first")
     assert_replayed_as_served(draft, traces)
     # Server and learner have made the same file of it, without having seen each other's.
-    assert rig.status()["loaded_sha256"] == sha256_of(served.found / WEIGHTS_FILE)
+    assert rig.status().loaded_sha256 == sha256_of(served.found / WEIGHTS_FILE)
 
     DraftTrainer(draft, TrainingPlan(steps=3, passes=4)).fit(traces, [])
     save_draft(draft, tmp_path / "learned")
     number = register(rig, tmp_path / "learned")
     rig.board.move(number, VersionState.LIVE, "test", "learned")
-    until(lambda: rig.status()["draft_version"] == number, "the swap")
+    until(lambda: rig.status().draft_version == number, "the swap")
     traces, replies = traces_of(served, "second")
     assert {trace.draft_version for trace in traces} == {number}
     assert [reply["output_ids"] for reply in replies] == [reply["output_ids"] for reply in plain]
@@ -156,7 +156,7 @@ def test_what_is_served_is_replayed_learned_from_and_swapped(served, tmp_path):
     assert sum(int(trace.rounds.accepted.sum()) for trace in traces) > 50
 
     rig.board.roll_back("operator:test", "back to the file of its publisher")
-    until(lambda: rig.status()["draft_version"] == initial, "the roll back")
+    until(lambda: rig.status().draft_version == initial, "the roll back")
 
 
 def of_another_size(tensors):

@@ -32,12 +32,12 @@ def answers(rig, name):
 
 def is_well(rig):
     status = rig.status()
-    return status.get("capture") == "on" and status.get("buffer_error") == ""
+    return status.capture == "on" and status.buffer_error == ""
 
 
 def assert_balanced(rig):
     status = rig.drained()
-    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+    assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
     return status
 
 
@@ -58,7 +58,7 @@ def test_a_redis_that_hangs_costs_nothing(rig, plain):
     assert during == plain
     until(lambda: is_well(rig), "the replica to find Redis again")
     after = assert_balanced(rig)
-    assert after["dropped"] == before["dropped"]
+    assert after.account.dropped == before.account.dropped
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "hanging"))
 
 
@@ -74,7 +74,7 @@ def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain)
     assert during == plain
     until(lambda: is_well(rig), "the replica to find room in Redis again")
     after = assert_balanced(rig)
-    assert after["dropped"] == before["dropped"]
+    assert after.account.dropped == before.account.dropped
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "full"))
 
 
@@ -105,10 +105,10 @@ def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, p
         os.kill(pid, signal.SIGKILL)
         *_, last = chunks
     assert json.loads(last)["text"] == calm["text"]
-    until(lambda: rig.status().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
+    until(lambda: rig.status().courier.restarts > before.courier.restarts, "another courier")
     after = assert_balanced(rig)
-    assert after["captured"] == before["captured"] + 1
-    assert after["dropped"].get("courier_died", 0) == before["dropped"].get("courier_died", 0) + 1
+    assert after.account.captured == before.account.captured + 1
+    assert after.account.dropped.get("courier_died", 0) == before.account.dropped.get("courier_died", 0) + 1
     assert rig.traces_of("streamed-orphan") == []
     assert answers(rig, "healed") == plain
     assert_balanced(rig)

@@ -103,8 +103,8 @@ def test_a_server_without_speculation_serves_and_says_what_was_got_and_expected(
     with started(rig, "plain", ["--model-path", str(rig.target)], tmp_path / "log") as (port, status):
         assert generate(port)["meta_info"]["completion_tokens"] == 8
         last = status()
-    assert last["capture"] == "off"
-    assert last["capture_reason"].endswith("speculation: got --speculative-algorithm None, expected EAGLE3")
+    assert last.capture == "off"
+    assert last.capture_reason.endswith("speculation: got --speculative-algorithm None, expected EAGLE3")
 
 
 @pytest.mark.servers
@@ -113,10 +113,10 @@ def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_cha
     draft = qwen3(rig.target, target)
     with started_as_a_user_does(rig, target, draft, tmp_path / "log") as (port, status):
         meta = generate(port)["meta_info"]
-        until(lambda: status()["delivered"] == 1, "the trace of the request")
+        until(lambda: status().account.delivered == 1, "the trace of the request")
         last = status()
-    assert (last["capture"], last["capture_reason"], last["swap"]) == ("on", "", "on")
-    assert last["rounds"] == meta["spec_verify_ct"] > 0
+    assert (last.capture, last.capture_reason, last.swap) == ("on", "", "on")
+    assert last.account.rounds == meta["spec_verify_ct"] > 0
 
 
 def qwen3(tokenizer_of, folder):

@@ -78,7 +78,7 @@ def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperatu
 
 def are_running(board: RedisVersionBoard, since: float) -> bool:
     """Whether a server has said, after `since`, that it is at requests."""
-    return any(beat["at"] > since and beat["open"] for beat in board.heartbeats().values())
+    return any(beat.at > since and beat.open for beat in board.heartbeats().values())
 
 
 @pytest.mark.guarantee("pushed-everywhere")

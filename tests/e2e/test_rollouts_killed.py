@@ -73,7 +73,7 @@ class Scene:
 
     def kill_the_learner_at_work(self) -> None:
         """In the middle of a round: wait until it says that it learns."""
-        until(lambda: self.reader.learner_status().get("kind") == "learning", "the learner to learn", LIMIT_S)
+        until(lambda: self.reader.learner_status().kind == "learning", "the learner to learn", LIMIT_S)
         self.learner.kill()
         self.is_learner_killed = True
 
@@ -122,12 +122,12 @@ def test_a_trainer_killed_half_way_through_a_push_is_followed_by_one_that_pushes
         assert dying.stdout is not None
         assert dying.stdout.readline() == "half\n"
         dying.kill()
-    until(lambda: scene.reader.replica_status().get("target_reason"), "the server to say that it is being loaded")
+    until(lambda: scene.reader.replica_status().target.reason, "the server to say that it is being loaded")
     with scene.rollouts() as second:
         scene.push(second, "3")
         scene.assert_served(scene.generate(second), "3")
         scene.settle()
-    assert not scene.reader.replica_status()["target_reason"]
+    assert not scene.reader.replica_status().target.reason
 
 
 @pytest.mark.guarantee("rollouts-killed")
@@ -158,12 +158,12 @@ def test_a_server_that_comes_back_says_base_until_the_weights_are_pushed_again(s
         failed: list[str] = []
         running = threading.Thread(target=lambda: failed.append(failure(scene, rollouts)))
         running.start()
-        until(lambda: scene.reader.replica_status().get("open"), "requests to run", LIMIT_S)
+        until(lambda: scene.reader.replica_status().open, "requests to run", LIMIT_S)
         scene.server.kill()
         running.join(LIMIT_S)
         assert "/generate: got " in failed[0]
         scene.server.start()
-        until(lambda: scene.reader.replica_status().get("capture") == "on", "the replica to capture", LIMIT_S)
+        until(lambda: scene.reader.replica_status().capture == "on", "the replica to capture", LIMIT_S)
         with pytest.raises(RolloutFailed, match=r"got version default on .*, expected 6, which was pushed last"):
             scene.generate(rollouts)
         unpushed = RolloutServer(scene.local.server_url, LIMIT_S)
@@ -174,7 +174,7 @@ def test_a_server_that_comes_back_says_base_until_the_weights_are_pushed_again(s
         scene.push(rollouts, "7")
         scene.assert_served(scene.generate(rollouts), "7")
         scene.settle()
-    assert scene.reader.replica_status()["dropped"].get("server_died", 0) > 0
+    assert scene.reader.replica_status().account.dropped.get("server_died", 0) > 0
 
 
 def failure(scene: Scene, rollouts: Rollouts) -> str:

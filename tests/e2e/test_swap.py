@@ -63,7 +63,7 @@ def initial(rig):
 
 
 def drafting(rig):
-    return rig.status().get("draft_version")
+    return rig.status().draft_version
 
 
 def shuffled(tensors):
@@ -85,11 +85,11 @@ def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(ri
     rig.generate("after-swap", rig.texts[0][:150])
     status = rig.drained()
     assert {trace.draft_version for trace in rig.traces_of("after-swap")} == {number}
-    (swap,) = status["swaps"]
-    assert (swap["number"], swap["before"]) == (number, initial)
-    assert swap["asked_at"] < swap["at"]
-    assert min(swap["rounds_before"], swap["rounds_after"]) > 0
-    assert min(swap["accept_length_before"], swap["accept_length_after"]) >= 1.0
+    (swap,) = status.swaps
+    assert (swap.number, swap.before) == (number, initial)
+    assert swap.asked_at < swap.at
+    assert min(swap.rounds_before, swap.rounds_after) > 0
+    assert min(swap.accept_length_before, swap.accept_length_after) >= 1.0
     for reply in replies:
         traces = rig.traces_of(reply["meta_info"]["id"])
         committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]
@@ -112,16 +112,16 @@ def test_a_swap_waits_while_sglang_has_released_its_memory_and_is_done_after_it_
     occupation(rig, "release")
     number = publish(rig, "while-released", shuffled)
     rig.board.move(number, VersionState.LIVE, "test", "while released")
-    until(lambda: "released" in rig.status().get("swap_reason", ""), "the swap to wait")
+    until(lambda: "released" in rig.status().swap_reason, "the swap to wait")
     waiting = rig.status()
-    assert waiting["swap"] == "on"
-    assert waiting["swap_reason"] == (
+    assert waiting.swap == "on"
+    assert waiting.swap_reason == (
         "SGLang has released cuda_graph, kv_cache, weights; the swap follows resume_memory_occupation"
     )
     assert drafting(rig) == initial
     occupation(rig, "resume")
     until(lambda: drafting(rig) == number, "the swap")
-    until(lambda: rig.status().get("swap_reason") == "", "the reason to go")
+    until(lambda: rig.status().swap_reason == "", "the reason to go")
     assert rig.generate("after-resume", rig.texts[0][:160], max_tokens=64)["output_ids"] == plain[0]
     rig.board.roll_back("operator:test", "enough of it")
     until(lambda: drafting(rig) == initial, "the roll back")

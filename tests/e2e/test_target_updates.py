@@ -49,8 +49,8 @@ class Updated:
         status = self.rig.drained()
         found = [trace for i in range(PROMPTS) for trace in self.rig.traces_of(f"{name}-{i}")]
         assert [trace.target_version for trace in found] == [version] * PROMPTS
-        assert (status["target_version"], status["target_reason"], status["swap"]) == (version, "", "on")
-        assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+        assert (status.target.version, status.target.reason, status.swap) == (version, "", "on")
+        assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
         return status
 
 
@@ -68,8 +68,8 @@ def updated(models, start_rig, tmp_path_factory):
 @pytest.mark.servers
 def test_before_any_update_traces_name_the_version_of_the_settings(updated):
     status = updated.assert_serves(updated.trainer.at_start(), "start", "6")
-    assert (status["target_updates"], status["target_update_ms"]) == (0, None)
-    assert not status["stale_prefixes"]
+    assert (status.target.updates, status.target.update_ms) == (0, None)
+    assert not status.target.stale_prefixes
 
 
 def from_disk(trainer, model):
@@ -120,9 +120,9 @@ def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, vers
     push(updated.trainer, model)
     status = updated.assert_serves(model, push.__name__, version)
     assert updated.trainer.draft_checksums() == drafts
-    assert status["target_updates"] == before["target_updates"] + 1
-    assert status["target_update_ms"] > 0
-    assert status["dropped"] == before["dropped"]
+    assert status.target.updates == before.target.updates + 1
+    assert status.target.update_ms > 0
+    assert status.account.dropped == before.account.dropped
 
 
 @pytest.mark.servers
@@ -135,10 +135,10 @@ def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
     answered = updated.answers("refused")
     status = updated.rig.drained()
     assert updated.trainer.draft_checksums() == drafts
-    assert (status["target_version"], status["target_updates"]) == (before["target_version"], before["target_updates"])
+    assert (status.target.version, status.target.updates) == (before.target.version, before.target.updates)
     (trace,) = updated.rig.traces_of("refused-0")
     assert trace.tokens[trace.context_len :].tolist() == answered[0]["output_ids"]
-    assert trace.target_version == before["target_version"]
+    assert trace.target_version == before.target.version
 
 
 @pytest.mark.servers
@@ -149,8 +149,8 @@ def test_a_name_given_afterwards_is_that_of_the_weights_from_then_on(updated):
     assert answer["meta_info"]["weight_version"] == "50"
     status = updated.rig.drained()
     (trace,) = updated.rig.traces_of("named-afterwards")
-    assert trace.target_version == status["target_version"] == "50"
-    assert status["target_updates"] == before["target_updates"]
+    assert trace.target_version == status.target.version == "50"
+    assert status.target.updates == before.target.updates
 
 
 class InFlight:
@@ -247,7 +247,7 @@ def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_th
         answers = under_way.answers()
     status = updated.rig.drained()
     check_parts(updated, "retracted", answers, models, from_scratch)
-    assert (status["dropped"], status["stale_prefixes"]) == (before["dropped"], False)
+    assert (status.account.dropped, status.target.stale_prefixes) == (before.account.dropped, False)
 
 
 @pytest.mark.rollouts
@@ -262,9 +262,9 @@ def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updat
         answers = under_way.answers()
     status = updated.rig.drained()
     check_parts(updated, "in-place", answers, models, on_what_others_read)
-    assert (status["dropped"], status["stale_prefixes"]) == (before["dropped"], True)
+    assert (status.account.dropped, status.target.stale_prefixes) == (before.account.dropped, True)
     updated.trainer.flush()
-    assert not updated.rig.drained()["stale_prefixes"]
+    assert not updated.rig.drained().target.stale_prefixes
 
 
 @pytest.mark.rollouts
@@ -280,13 +280,13 @@ def test_what_runs_or_begins_while_weights_are_loaded_is_lost_and_counted_and_al
         updated.trainer.load(first, flush_cache=False)
         updated.trainer.do("continue_generation")
         began = updated.answers("began-in-it", count=2)
-        assert updated.rig.drained()["target_reason"] == LOADING
+        assert updated.rig.drained().target.reason == LOADING
         under_way.answers()
     updated.trainer.load(second)
     updated.trainer.do("end_weight_update")
     assert len(began) == 2
     status = updated.assert_serves(new, "after-it", "92")
-    lost = Counter(status["dropped"]) - Counter(before["dropped"])
+    lost = Counter(status.account.dropped) - Counter(before.account.dropped)
     ran = {i: updated.rig.traces_of(f"mixture-{i}") for i in range(IN_FLIGHT)}
     ended_before = {i: traces for i, traces in ran.items() if traces}
     assert 0 not in ended_before
@@ -308,9 +308,11 @@ def test_fifty_updates_under_traffic_lose_nothing_and_leave_the_draft(updated):
     status = updated.rig.drained()
     traces = [[trace.target_version for trace in updated.rig.traces_of(f"fifty-{i}-0")] for i in range(50)]
     assert traces == [[version] for version in wanted]
-    assert status["target_updates"] == before["target_updates"] + 50
-    assert status["captured"] - before["captured"] == status["delivered"] - before["delivered"] == 100
-    assert status["dropped"] == before["dropped"]
+    assert status.target.updates == before.target.updates + 50
+    assert (
+        status.account.captured - before.account.captured == status.account.delivered - before.account.delivered == 100
+    )
+    assert status.account.dropped == before.account.dropped
     assert trainer.draft_checksums() == drafts
     updated.assert_serves(trainer.stepped(49), "after-fifty", "1050")
 

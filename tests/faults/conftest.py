@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from in_memory import redis_in_memory
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
@@ -65,7 +66,7 @@ class KillableReplica:
             self.port = free_port()
             self.server = self._service()
             self.server.start()
-            until(lambda: self.status().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
+            until(lambda: (self.status().at or 0.0) > began and self.is_well(), "the replica's first heartbeat")
         until(self.follows_the_board, "the server to draft with the live version")
 
     @contextmanager
@@ -117,25 +118,25 @@ class KillableReplica:
         """Whether the server's own processes are gone; what is left of it ends itself."""
         return self.server is not None and not self.server.is_running()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> MemberStatus:
         """The replica's last heartbeat; empty while it or Redis is silent."""
         try:
-            return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
+            return self.board.heartbeats().get(f"replica:{REPLICA}", MemberStatus())
         except BufferUnavailable:
-            return {}
+            return MemberStatus()
 
     def is_well(self) -> bool:
         status = self.status()
-        return status.get("capture") == "on" and status.get("buffer_error") == "" and status.get("swap") == "on"
+        return status.capture == "on" and status.buffer_error == "" and status.swap == "on"
 
     def follows_the_board(self) -> bool:
-        return self.status().get("draft_version") == (self.board.read().live or 0)
+        return self.status().draft_version == (self.board.read().live or 0)
 
-    def drained(self) -> dict[str, Any]:
+    def drained(self) -> MemberStatus:
         """The status once every trace of the requests answered so far has left; its counts add up."""
         until(drain_check(self.status), "the server to deliver its traces")
         status = self.status()
-        assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+        assert status.account.captured == status.account.delivered + sum(status.account.dropped.values())
         return status
 
     def publish(self, seed: int, number: int | None = None) -> int:

@@ -52,14 +52,14 @@ def test_an_exception_planted_into_a_hook_or_handler_leaves_every_token_as_it_wa
     if name in SWAPS:  # refused or timed out, and the version before it serves on, or it was tried again
         until(planted.follows_the_board, "the server to draft with the live version")
     after = planted.drained()
-    assert (after["capture"], after["swap"]) == ("on", "on")
+    assert (after.capture, after.swap) == ("on", "on")
     # Of the eight requests, those that met the exception are lost and counted, and the others are delivered.
-    captured = after["captured"] - before["captured"]
-    lost = sum(after["dropped"].values())
-    assert after["delivered"] - before["delivered"] >= REQUESTS
-    assert captured == after["delivered"] - before["delivered"] + lost - sum(before["dropped"].values())
+    captured = after.account.captured - before.account.captured
+    lost = sum(after.account.dropped.values())
+    assert after.account.delivered - before.account.delivered >= REQUESTS
+    assert captured == after.account.delivered - before.account.delivered + lost - sum(before.account.dropped.values())
 
 
 def test_the_paced_server_said_that_pacing_ended_and_why(planted, plain):
-    until(lambda: planted.status()["pacing"]["faults"] > 0, "the fault of pacing in the heartbeat")
-    assert "planted in the hook of a forward" in planted.status()["pacing"]["reason"]
+    until(lambda: planted.status().pacing.faults > 0, "the fault of pacing in the heartbeat")
+    assert "planted in the hook of a forward" in planted.status().pacing.reason

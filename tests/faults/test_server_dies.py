@@ -57,13 +57,13 @@ def test_a_server_killed_here_comes_back_with_the_boards_version_whole(replica, 
     assert replica.answers(crowd(replica, f"before-{point}")) == [answer[:TOKENS] for answer in plain]
     known = replica.drained()
     with replica.dying_at(point), replica.asking(crowd(replica, f"during-{point}", LONG)):
-        until(lambda: replica.status().get("open", 0) == CROWD, "all requests to run")
+        until(lambda: replica.status().open == CROWD, "all requests to run")
         number = announce(replica, point)
         written = replica.board.events()
         last = last_status(replica, point)
     replica.ensure_running()
     assert replica.board.events() == written  # neither the dying server nor its successor moved a version
-    assert replica.board.read().live == replica.status()["draft_version"] == number
+    assert replica.board.read().live == replica.status().draft_version == number
     assert replica.answers(crowd(replica, f"after-{point}")) == [answer[:TOKENS] for answer in plain]
     status = replica.drained()
     served = {name: traces_of(replica, f"{name}-{point}") for name in ("before", "during", "after")}
@@ -72,12 +72,12 @@ def test_a_server_killed_here_comes_back_with_the_boards_version_whole(replica, 
     assert {trace.draft_version for traces in served["after"].values() for trace in traces} == {number}
     assert_drafted_by(replica, naive_draft, served["after"], number)
     assert_prefixes_of(plain, served["during"])
-    held = last["captured"] - last["delivered"] - sum(last["dropped"].values())
+    held = last.account.captured - last.account.delivered - sum(last.account.dropped.values())
     assert held == (CROWD if POINTS[point].is_whole_tree else 0)
-    assert status["dropped"].get("server_died", 0) == known["dropped"].get("server_died", 0) + held
+    assert status.account.dropped.get("server_died", 0) == known.account.dropped.get("server_died", 0) + held
     if not POINTS[point].is_whole_tree:
-        assert (last["open"], last["queued"], last["captured"]) == (0, 0, known["captured"] + CROWD)
-        assert last["captured"] == last["delivered"] + sum(last["dropped"].values())
+        assert (last.open, last.queued, last.account.captured) == (0, 0, known.account.captured + CROWD)
+        assert last.account.captured == last.account.delivered + sum(last.account.dropped.values())
         assert len(served["during"]) == CROWD
 
 
@@ -86,8 +86,8 @@ def last_status(replica, point):
     seen = []
 
     def is_over():
-        seen.extend(filter(None, [replica.status()]))  # it expires soon
-        return replica.has_died() and (POINTS[point].is_whole_tree or seen[-1]["open"] == 0)
+        seen.extend(said for said in [replica.status()] if said.boot)  # it expires soon
+        return replica.has_died() and (POINTS[point].is_whole_tree or seen[-1].open == 0)
 
     until(is_over, "the server to die")
     return seen[-1]

@@ -38,8 +38,11 @@ def test_a_redis_that_lost_its_data_costs_no_token_and_the_next_version_is_swapp
     assert replica.board.read().rows == {}
     assert replica.answers(crowd(replica, "found")) == plain
     after = replica.drained()
-    assert after["draft_version"] == served
-    assert (after["captured"], after["dropped"]) == (before["captured"] + 2 * CROWD, before["dropped"])
+    assert after.draft_version == served
+    assert (after.account.captured, after.account.dropped) == (
+        before.account.captured + 2 * CROWD,
+        before.account.dropped,
+    )
     delivered = [trace.request_id for trace in replica.traces()]
     assert sorted(rid for rid in delivered if rid.startswith("found")) == [f"found-{i}" for i in range(CROWD)]
     assert_the_new_board_is_followed(replica, naive_draft, again=served)

@@ -1,13 +1,14 @@
 """What keeps a learner from learning: replay that differs from what was served, a replica that asks it to wait."""
 
 import pytest
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
 from paceline.learner.round.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
 from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
-PAUSED = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
+PAUSED = MemberStatus(learning_paused="swap_without_effect: weights in the server are aa, published were bb")
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,9 @@ def test_an_alarm_becomes_a_decision_to_rest_with_its_figures():
     ("heartbeats", "why"),
     [
         ({}, ""),
-        ({"replica:a": {}, "replica:b": {"learning_paused": ""}}, ""),
+        ({"replica:a": MemberStatus(), "replica:b": MemberStatus(learning_paused="")}, ""),
         ({"learner:x": PAUSED}, ""),
-        ({"replica:b": PAUSED, "replica:a": {}}, f"replica:b: {PAUSED['learning_paused']}"),
+        ({"replica:b": PAUSED, "replica:a": MemberStatus()}, f"replica:b: {PAUSED.learning_paused}"),
     ],
 )
 def test_only_replicas_pause_learning(heartbeats, why):
@@ -52,7 +53,7 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learned_afterwards(hous
     report = learner.learn_once()
     assert (report.kind, report.why[:20]) == (LearningKind.IDLE, "paused by replica:a:")
     assert (house.buffer.counts().pending, house.fitted) == (24, [])
-    house.board.beat("replica:a", {"learning_paused": ""}, 60.0)
+    house.board.beat("replica:a", MemberStatus(learning_paused=""), 60.0)
     assert learner.learn_once().kind is LearningKind.LEARNED
 
 
@@ -67,8 +68,8 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
         AlarmName.CALIBRATION_GAP,
         {"misreplayed": 24},
     )
-    (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
-    assert (alarm["name"], alarm["action"]) == ("calibration_gap", "pause_learning")
+    (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"].standing_alarms
+    assert (alarm.name, alarm.action) == ("calibration_gap", "pause_learning")
     monkeypatch.setattr("paceline.learner.state.learner_state.compare_with_served", compare_with_served)
     learner = house.learner()  # reads back what the stream holds
     for _ in range(2):
@@ -76,7 +77,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
         assert learner.learn_once().kind is LearningKind.LEARNED
     names = {trace.trace_id for trace in bad}
     assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
-    assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []
+    assert house.board.heartbeats()[f"learner:{house.config.name}"].standing_alarms == []
 
 
 def test_killed_before_they_are_acked_they_are_still_set_aside_once(house, monkeypatch):

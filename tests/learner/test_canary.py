@@ -5,6 +5,7 @@ from fleet import version
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
 from paceline.learner.delivery.rollout import CanaryLimit, start_canary_or_go_live
+from said import said
 from twins.memory_board import MemoryVersionBoard
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
@@ -22,8 +23,8 @@ def board():
 
 def beat(board, **statuses):
     for replica, status in statuses.items():
-        board.beat(f"replica:{replica}", status, 60.0)
-    board.beat("learner:x", ABLE, 60.0)
+        board.beat(f"replica:{replica}", said(status), 60.0)
+    board.beat("learner:x", said(ABLE), 60.0)
 
 
 @pytest.mark.parametrize(

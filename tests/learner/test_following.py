@@ -177,12 +177,12 @@ def test_before_the_first_trace_no_version_is_known_and_none_is_shown(house) -> 
     assert learner.learn_once().kind is LearningKind.IDLE
     assert house.board.read().rows[0].version.target_version == ""
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
-    assert beat.keys().isdisjoint({"target_version", "trained_targets"})
+    assert (beat.life.target_version, beat.life.trained_targets) == ("", [])
     house.send(target_version="default")
     report = learner.learn_once()
     assert house.board.read().rows[report.version].version.target_version == "default"
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
-    assert (beat["target_version"], beat["trained_targets"]) == ("default", ["default"])
+    assert (beat.life.target_version, beat.life.trained_targets) == ("default", ["default"])
 
 
 def test_a_learner_without_its_checkpoint_finds_the_versions_in_the_stream(house) -> None:

@@ -1,12 +1,14 @@
 """What a learner says of itself, and how soon its silence shows."""
 
-import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
-from paceline.buffer.board.counters import COUNTERS, Counters, counters_of
+from paceline.buffer.board.counters import Counters, counters_of
+from paceline.buffer.board.member_status import FitSaid, MemberStatus, WorkSaid
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.stream.trace_buffer import BufferCounts
 from paceline.learner import heartbeat as module
@@ -23,14 +25,27 @@ def member(house) -> str:
     return f"learner:{house.config.name}"
 
 
-def told(house) -> dict[str, Any]:
-    return dict(house.board.members()[member(house)].status)
+def told(house) -> MemberStatus:
+    return house.board.members()[member(house)].said
 
 
 def counted(house) -> Counters:
-    found = counters_of(told(house)[COUNTERS])
+    found = counters_of(told(house).counters)
     assert found is not None
     return found
+
+
+def nothing(_said: MemberStatus) -> None:
+    """No news."""
+
+
+def kind(name: str) -> Callable[[MemberStatus], None]:
+    """News of a kind."""
+
+    def fill(said: MemberStatus) -> None:
+        said.kind = name
+
+    return fill
 
 
 class Seconds:
@@ -68,9 +83,8 @@ def test_in_a_phase_it_is_busy_and_says_how_far_it_is() -> None:
         clock.now += 2.5
         assert tally.counters(EMPTY).learner.is_busy
         assert tally.counters(EMPTY).learner.seconds["train"] == 2.5
-        work = {"phase": "train", "phase_s": 2.5, "block": 1, "blocks": 2, "step": 3, "steps": 40}
-        assert tally.status()["work"] == work
-    assert tally.status()["work"] == {"phase": "idle", "phase_s": 0.0}
+        assert tally.work() == WorkSaid(phase="train", phase_s=2.5, block=1, blocks=2, step=3, steps=40)
+    assert tally.work() == WorkSaid(phase="idle", phase_s=0.0)
 
 
 def test_counters_grow_with_what_the_learner_does_and_show_the_buffer(house) -> None:
@@ -89,7 +103,7 @@ def test_counters_grow_with_what_the_learner_does_and_show_the_buffer(house) -> 
     assert (found.delivered, found.pending, found.acked) == (len(traces) + 3, 3, counts.acked)
     assert (found.oldest_pending_s, found.oldest_kept_s) == (7.0, 7.0)
     assert (found.entries, found.bytes, found.max_bytes) == (counts.entries, counts.bytes, counts.max_bytes)
-    assert counted(house).boot == told(house)["learner"]["boot"]
+    assert counted(house).boot == told(house).learner.boot
 
 
 def test_counters_are_of_one_process_and_the_boards_history_has_them(house) -> None:
@@ -106,24 +120,22 @@ def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkey
     house.send()
     learner = house.learner(learn="always", passes=12)
     report = learner.learn_once()
-    assert house.board.members()[member(house)].fault == ""  # it is by the schema
-    fit = told(house)["fit"]
-    assert set(fit) == {*report.fit.__dataclass_fields__, "loss_every"}
-    assert len(report.fit.losses) > MAX_LOSSES >= len(fit["losses"])
-    assert fit["losses"] == pytest.approx(list(report.fit.losses[:: -fit["loss_every"]][::-1]), rel=1e-4)
-    assert len(json.dumps(told(house))) < 8000
-    assert fit["losses"][-1] == pytest.approx(report.fit.losses[-1], rel=1e-4)
-    assert (fit["steps"], fit["is_cold"], fit["weighting"]) == (
-        report.fit.steps,
-        report.fit.is_cold,
-        report.fit.weighting,
-    )
+    assert told(house).unreadable == ""
+    fit = told(house).fit
+    of_the_round = {"round_s", "traces", "loss_first", "loss_every"}
+    assert {*FitSaid.__struct_fields__} - of_the_round == {*report.fit.__dataclass_fields__} - {"step_times"}
+    assert len(report.fit.losses) > MAX_LOSSES >= len(fit.losses)
+    assert fit.losses == pytest.approx(list(report.fit.losses[:: -fit.loss_every][::-1]), rel=1e-4)
+    assert len(msgspec.json.encode(told(house))) < 8000
+    assert fit.losses[-1] == pytest.approx(report.fit.losses[-1], rel=1e-4)
+    assert fit.loss_first == pytest.approx(report.fit.losses[0], rel=1e-4)
+    assert (fit.steps, fit.is_cold, fit.weighting) == (report.fit.steps, report.fit.is_cold, report.fit.weighting)
     house.send()
     second = learner.learn_once()
     learnt = report.outcomes["learned"]
-    assert told(house)["traces"] == {**second.outcomes, "replayed": learnt}
-    assert told(house)["schedule"]["rest_after_flat_rounds"] == house.config.rest_after_rounds
-    assert "learning is set to always" in told(house)["schedule"]["next"]
+    assert told(house).fit.traces == {**second.outcomes, "replayed": learnt}
+    assert told(house).schedule.rest_after_flat_rounds == house.config.rest_after_rounds
+    assert "learning is set to always" in told(house).schedule.next
 
 
 def test_while_it_trains_it_says_step_of_steps(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,21 +143,21 @@ def test_while_it_trains_it_says_step_of_steps(house, monkeypatch: pytest.Monkey
 
     def looked_at(self: DraftTrainer, *arguments: Any) -> None:
         step(self, *arguments)
-        learner._heartbeat.beat({})
-        seen.append((told(house)["work"], told(house)["kind"], counted(house).learner.is_busy))
+        learner._heartbeat.beat(nothing)
+        seen.append((told(house).work, told(house).kind, counted(house).learner.is_busy))
 
     monkeypatch.setattr(DraftTrainer, "_step", looked_at)
     house.send()
     learner = house.learner(learn="always", passes=2)
     learner.learn_once()
     works = [work for work, _, _ in seen]
-    assert {(work["phase"], kind, is_busy) for work, kind, is_busy in seen} == {("train", "learning", True)}
-    assert [work["block"] for work in works] == sorted(work["block"] for work in works)
+    assert {(work.phase, kind, is_busy) for work, kind, is_busy in seen} == {("train", "learning", True)}
+    assert [work.block for work in works] == sorted(work.block for work in works)
     for block in (1, 2):
-        of_block = [work for work in works if work["block"] == block]
+        of_block = [work for work in works if work.block == block]
         # A step is told when it has ended, so the first look of a block comes before its first one.
-        assert [work.get("step", 0) for work in of_block] == list(range(len(of_block)))
-        assert {work["steps"] for work in of_block[1:]} == {len(of_block)}
+        assert [work.step or 0 for work in of_block] == list(range(len(of_block)))
+        assert {work.steps for work in of_block[1:]} == {len(of_block)}
 
 
 def test_a_failed_round_is_counted_and_told_until_one_ends_well(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +170,12 @@ def test_a_failed_round_is_counted_and_told_until_one_ends_well(house, monkeypat
         patched.setattr(DraftTrainer, "fit", broken)
         with pytest.raises(RuntimeError):
             learner.learn_once()
-    fault = told(house)["fault"]
+    fault = told(house).fault
     assert fault.startswith("RuntimeError: no\N{REPLACEMENT CHARACTER}good")
     assert len(fault) == 300
     assert counted(house).learner.verdicts == {FAILED: 1}
     learner.learn_once()
-    assert told(house)["fault"] == ""
+    assert told(house).fault == ""
     assert counted(house).learner.verdicts[FAILED] == 1
 
 
@@ -182,8 +194,8 @@ class Beats(MemoryVersionBoard):
         super().__init__()
         self._answers, self.statuses, self.came = list(answers), [], threading.Semaphore(0)
 
-    def beat(self, _member: str, status: dict[str, Any], ttl_s: float) -> None:
-        self.statuses.append((status, ttl_s))
+    def beat(self, _member: str, status: MemberStatus, ttl_s: float) -> None:
+        self.statuses.append((msgspec.structs.replace(status), ttl_s))
         self.came.release()
         answer = self._answers.pop(0) if self._answers else None
         if answer is not None:
@@ -200,11 +212,11 @@ def test_a_worker_beats_without_a_learning_round_even_when_redis_was_away(house,
         assert board.came.acquire(timeout=30.0)
     heartbeat.end()
     statuses = [status for status, _ in board.statuses]
-    assert {status["kind"] for status in statuses} == {"idle"}
+    assert {status.kind for status in statuses} == {"idle"}
     assert {ttl_s for _, ttl_s in board.statuses} == {0.03}
-    assert statuses[0]["why"] == "no learning round has come to its end yet"
+    assert statuses[0].why == "no learning round has come to its end yet"
     # The last thing that it says is that it ends on purpose.
-    assert [status.get("ended", False) for status in statuses] == [False] * (len(statuses) - 1) + [True]
+    assert [status.ended for status in statuses] == [False] * (len(statuses) - 1) + [True]
     assert not any(thread.name == "paceline-alive" for thread in threading.enumerate())
 
 
@@ -216,7 +228,7 @@ def test_a_learning_round_of_a_worker_starts_no_second_thread(house, monkeypatch
     before = threading.active_count()
     with heartbeat.at_work("learning"):
         assert threading.active_count() == before
-    assert board.statuses[-1][0]["kind"] == "learning"
+    assert board.statuses[-1][0].kind == "learning"
     heartbeat.end()
 
 
@@ -226,32 +238,32 @@ def test_two_learners_of_one_name_are_two_members_and_each_keeps_its_own_counter
     first.tally.record_rest()
     for beating in (first, second, first, second):  # the second one looks again once the first has beaten
         house.clock.now += 1.0
-        beating.beat({})
+        beating.beat(nothing)
     other = f"{member(house)}~2"
     assert list(house.board.members()) == [member(house), other]
-    rests = {name: counters_of(one.status[COUNTERS]).learner.rests for name, one in house.board.members().items()}
+    rests = {name: counters_of(one.said.counters).learner.rests for name, one in house.board.members().items()}
     assert rests == {member(house): 1, other: 0}
-    assert house.board.members()[other].status["wanted"] == member(house)
+    assert house.board.members()[other].said.wanted == member(house)
 
 
 @pytest.mark.guarantee("one-name-twice")
 def test_a_learner_that_is_started_again_keeps_its_name_whether_the_one_before_said_that_it_ends_or_not(house) -> None:
     first, second, third = (Heartbeat(house.config, house.board, house.buffer) for _ in range(3))
-    first.beat({})
+    first.beat(nothing)
     house.clock.now += 2.0
-    second.beat({"kind": "second"})  # the first was killed: nobody knows yet
-    assert told(house)["kind"] == "idle"
+    second.beat(kind("second"))  # the first was killed: nobody knows yet
+    assert told(house).kind == "idle"
     house.clock.now += ALIVE_S
-    second.beat({})
-    assert (list(house.board.members()), told(house)["kind"]) == ([member(house)], "second")
+    second.beat(nothing)
+    assert (list(house.board.members()), told(house).kind) == ([member(house)], "second")
     second.end()
-    third.beat({"kind": "third"})
-    assert (list(house.board.members()), told(house)["kind"]) == ([member(house)], "third")
+    third.beat(kind("third"))
+    assert (list(house.board.members()), told(house).kind) == ([member(house)], "third")
 
 
 def test_a_learner_that_ends_before_it_has_a_name_says_so_under_another_one(house) -> None:
     first, second = (Heartbeat(house.config, house.board, house.buffer) for _ in range(2))
-    first.beat({})
+    first.beat(nothing)
     second.end()
     members = house.board.members()
-    assert [one.status.get("ended", False) for one in members.values()] == [False, True]
+    assert [one.said.ended for one in members.values()] == [False, True]

@@ -48,12 +48,14 @@ def test_the_heartbeat_and_mlflows_record_say_it_too(house, published):
     report, _ = published
     judged_on = report.promotion.judged_on
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
-    assert (beat["judged_labels"], beat["newest_labels"]) == (judged_on.labels, judged_on.newest_labels)
-    assert beat["judged_drafts"] == {"0": judged_on.requests}
+    assert (beat.judged.labels, beat.judged.newest_labels) == (judged_on.labels, judged_on.newest_labels)
+    assert beat.judged.drafts == {"0": judged_on.requests}
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
     figures = {"judged_requests": judged_on.requests, "judged_median_age_s": judged_on.median_age_s}
     figures["judged_oldest_age_s"] = judged_on.oldest_age_s
-    assert {name: beat[name] for name in figures} == figures
+    assert {
+        f"judged_{name}": getattr(beat.judged, name) for name in ("requests", "median_age_s", "oldest_age_s")
+    } == figures
     assert {name: record["metrics"][f"gate/{name}"] for name in figures} == figures
     assert record["params"]["judged_on"] == sentence(judged_on)
     of_board = record_from_board(house.board.read().rows[report.version].version, NOW_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from learner_traffic import BATCH, held_out, ids
+from paceline.buffer.board.member_status import MemberStatus, RequestSaid, StretchesSaid
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import VersionState
@@ -223,8 +224,8 @@ def test_a_line_whose_reference_cannot_be_read_starts_over(house, monkeypatch) -
 
 def test_a_canary_that_wins_is_what_the_line_decided_to_serve(house, monkeypatch) -> None:
     for replica in ("a", "b"):
-        served = {"version": 0, "ended": [["ab", [], 3, 3]]}
-        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on", "stretches": served}, 1e9)
+        served = StretchesSaid(version=0, ended=[RequestSaid("ab", [], 3, 3)])
+        house.board.beat(f"replica:{replica}", MemberStatus(capture="on", swap="on", stretches=served), 1e9)
     script, learner = scripted(monkeypatch), house.learner(**EAGER, canary_limit_s=1e12)
     assert rounds_of(house, learner, script, GAIN) == [Ground.PROOF]
     assert house.board.read().canary == 1
@@ -298,9 +299,9 @@ def test_the_heartbeat_says_why_a_version_serves_and_what_it_was_compared_with(h
     script, learner = scripted(monkeypatch), house.learner(**EAGER)
     rounds_of(house, learner, script, GAIN, SAME, SAME)
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
-    assert (beat["verdict"], beat["ground"], beat["reference"]) == ("promote", "trust", 1)
-    assert beat["line_accept_length"] == beat["reference_accept_length"] == 2.0
-    assert (beat["reason"]["code"], beat["reason"]["figures"]["trust"]) == ("trusted", 3.0)
+    assert (beat.judged.verdict, beat.judged.ground, beat.judged.reference) == ("promote", "trust", 1)
+    assert beat.judged.line_accept_length == beat.judged.reference_accept_length == 2.0
+    assert (beat.judged.reason.code, beat.judged.reason.figures["trust"]) == (ReasonCode.TRUSTED, 3.0)
 
 
 def test_the_log_and_the_board_lead_with_the_verdict_and_the_board_has_its_figures(house, monkeypatch, caplog) -> None:

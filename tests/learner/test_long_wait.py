@@ -31,7 +31,7 @@ def test_few_traces_are_learned_once_the_oldest_has_waited_long_enough(quiet_hou
     why_now = "3 traces pending, 8 needed; the oldest has waited 600 s, at most 600 s"
     assert (report.kind, report.why_now) == (LearningKind.LEARNED, why_now)
     assert (sum(report.outcomes.values()), house.buffer.counts().pending) == (3, 0)
-    assert house.board.heartbeats()[f"learner:{house.config.name}"]["why_now"] == why_now
+    assert house.board.heartbeats()[f"learner:{house.config.name}"].why_now == why_now
     assert f"learning round starts: {why_now}" in caplog.messages
     assert learner.learn_once().why == "0 traces pending, 8 needed"
 

@@ -1,7 +1,7 @@
 """A learner on a real buffer, board and trainer: what it acks, what it trains on, what survives its death."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
+from paceline.buffer.board.member_status import MemberStatus, RequestSaid, StretchesSaid
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
@@ -29,6 +30,7 @@ from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from said import said_by
 from twins import memory_stream as memory
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
@@ -123,7 +125,7 @@ def test_only_one_learner_of_a_speculator_works_at_a_time(house) -> None:
     assert is_held
     assert (report.kind, report.why) == (LearningKind.IDLE, "another learner of default is at work")
     assert house.buffer.counts().pending == BATCH
-    assert house.board.heartbeats()[f"learner:{house.config.name}"]["kind"] == "idle"
+    assert house.board.heartbeats()[f"learner:{house.config.name}"].kind == "idle"
 
 
 @pytest.mark.parametrize("mode", ["always", "never"])
@@ -194,7 +196,7 @@ def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> No
 @pytest.mark.guarantee("alarm-weights-gone")
 def test_a_live_version_whose_folder_was_removed_raises_an_alarm_until_it_is_back(house, tmp_path) -> None:
     def standing() -> list[str]:
-        return [alarm["name"] for alarm in house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]]
+        return [alarm.name for alarm in house.board.heartbeats()[f"learner:{house.config.name}"].standing_alarms]
 
     house.learner().learn_once()
     (house.config.versions_dir / "v000000").rename(tmp_path / "away")
@@ -231,8 +233,7 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
 
 def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:
     """One replica, which gives a canary turns of `turn_s` seconds; 0: none."""
-    status = {"capture": "on", "swap": "on", "canary_window_s": turn_s}
-    board.beat("replica:a", status, 1e9)
+    board.beat("replica:a", MemberStatus(capture="on", swap="on", canary_window_s=turn_s), 1e9)
 
 
 @pytest.mark.parametrize("turn_s", [0.0, 30.0])
@@ -250,9 +251,9 @@ def test_where_replay_cannot_judge_most_requests_the_canary_decides_alone(house,
     assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
     assert row.version.scores == {}
     assert row.why == (report.promotion.reason if turn_s else report.promotion.reason.but(ReasonCode.NO_CANARY))
-    said = report.status()
-    assert said["verdict"] == "unjudged"
-    assert said.keys().isdisjoint({"line_accept_length", "reference_accept_length", "ground"})
+    told = said_by(report).judged
+    assert (told.verdict, told.ground) == ("unjudged", "")
+    assert told.line_accept_length is told.reference_accept_length is None
 
 
 def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(house) -> None:
@@ -283,8 +284,8 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_unti
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for replica in ("a", "b"):
-        served = {"version": 0, "ended": [["ab", [], 3, 3]]}
-        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on", "stretches": served}, 1e9)
+        served = StretchesSaid(version=0, ended=[RequestSaid("ab", [], 3, 3)])
+        house.board.beat(f"replica:{replica}", MemberStatus(capture="on", swap="on", stretches=served), 1e9)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
     learner = house.learner(canary_limit_s=1e12)  # the board's clock and the learner's are years apart here
     house.send()
@@ -612,8 +613,8 @@ def test_the_heartbeat_of_a_learning_round_is_renewed_while_it_runs_and_ends_soo
 ) -> None:
     beats, beat, fit = [], house.board.beat, DraftTrainer.fit
 
-    def noted(member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        beats.append((status["kind"], ttl_s))
+    def noted(member: str, status: MemberStatus, ttl_s: float) -> None:
+        beats.append((status.kind, ttl_s))
         beat(member, status, ttl_s)
 
     def long(self: DraftTrainer, *traces: Any) -> Any:
@@ -695,11 +696,12 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
     learner.learn_once()
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     kept, rounds = len(held_out(traces)), sum(len(trace.rounds) for trace in traces)
-    assert (beat["kind"], beat["learned"], beat["held_out"], beat["pending"]) == ("idle", BATCH - kept, kept, 0)
-    assert (beat["identity_equal"], beat["identity_compared"], beat["calibration_gap"]) == (rounds, rounds, 0.0)
+    assert (beat.kind, beat.life.pending) == ("idle", 0)
+    assert (beat.life.traces["learned"], beat.life.traces["held_out"]) == (BATCH - kept, kept)
+    assert (beat.life.identity_equal, beat.life.identity_compared, beat.life.calibration_gap) == (rounds, rounds, 0.0)
     assert report.fit is not None
-    assert beat["loss_last"] == report.fit.losses[-1]
-    assert (beat["rounds"], beat["optimiser_steps"]) == (1, report.fit.steps)
+    assert beat.fit.losses[-1] == pytest.approx(report.fit.losses[-1], rel=1e-4)
+    assert (beat.life.rounds, beat.life.optimiser_steps) == (1, report.fit.steps)
 
 
 def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folder_and_status(
@@ -713,7 +715,7 @@ def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folde
         house.send()
         versions.append(learner.learn_once().version)
         assert learner.learn_once().kind is LearningKind.IDLE
-        shown.append(house.board.heartbeats()[f"learner:{house.config.name}"]["pending_registrations"])
+        shown.append(house.board.heartbeats()[f"learner:{house.config.name}"].pending_registrations)
     assert sorted(path.name for path in house.pending.iterdir()) == [f"v{n:06d}.json" for n in versions]
     assert (versions, shown, len(asked)) == ([1, 2], [1, 2], 1)
 

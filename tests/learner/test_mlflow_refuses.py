@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mlflow_house import FIT, GATE, MODEL, House, alias, named, serve, synced
+from paceline.buffer.board.member_status import MlflowWait
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import WEIGHTS_FILE
 from paceline.buffer.stream.trace import MAX_LABEL_CHARS
@@ -82,10 +83,10 @@ def record(house: House, number: int, **changes: Any) -> RunRecord:
     return replace(made, **changes)
 
 
-def waiting(registry: Registry) -> dict[str, dict[str, Any]]:
-    told: Any = registry.waiting_told()["mlflow_waiting"]
-    assert told["count"] == len(told["longest"])
-    return {one["what"]: one for one in told["longest"]}
+def waiting(registry: Registry) -> dict[str, MlflowWait]:
+    told = registry.waiting_told()
+    assert told.count == len(told.longest)
+    return {one.what: one for one in told.longest}
 
 
 def go_on(house: House, registry: Registry) -> bool:
@@ -169,9 +170,9 @@ def test_one_draft_that_is_refused_waits_with_its_reason_and_stops_no_other(
         assert not synced(house, registry)
         assert named(client) == {"live": "3"}  # MLflow has no draft 2 to be the previous one
         one = waiting(registry)["draft 2"]
-        assert (one["why"], registry.pending_registrations) == ("PERMISSION_DENIED: not for you", 1)
-        assert "MLFLOW_TRACKING_USERNAME" in one["action"]
-        assert one["since"] == (house.pending / "v000002.json").stat().st_mtime
+        assert (one.why, registry.pending_registrations) == ("PERMISSION_DENIED: not for you", 1)
+        assert "MLFLOW_TRACKING_USERNAME" in one.action
+        assert one.since == (house.pending / "v000002.json").stat().st_mtime
         assert "MLflow not told of draft 2: PERMISSION_DENIED: not for you; next try in 60 s" in caplog.text
         house.board.roll_back("ann", "draft 2 was better")
         assert not synced(house, registry)  # it is not due
@@ -196,8 +197,8 @@ def test_one_alias_that_is_refused_waits_and_nobody_is_said_to_have_moved_it(
         assert not go_on(house, registry)
     assert named(client) == {"live": "1", "previous": "1"}
     one = waiting(registry)["alias live"]
-    assert (one["why"][:10], one["why"][-3:], len(one["why"])) == ("boom boom ", "502", 303)
-    assert one["action"].startswith("it is tried again")
+    assert (one.why[:10], one.why[-3:], len(one.why)) == ("boom boom ", "502", 303)
+    assert one.action.startswith("it is tried again")
     house.clock.now_s += FIRST_RETRY_S
     assert synced(house, registry)
     assert named(client) == {"live": "2", "previous": "1"}
@@ -212,7 +213,7 @@ def test_a_record_that_cannot_be_read_waits_until_it_is_removed(house: House, re
     house.enqueue(registry, 3)
     assert not synced(house, registry)
     assert named(client) == {"previous": "1", "candidate": "3"}
-    assert waiting(registry)["draft 2"]["action"] == (
+    assert waiting(registry)["draft 2"].action == (
         f"remove {file} to have the draft registered with what the board knows of it"
     )
     file.unlink()
@@ -235,7 +236,7 @@ def test_files_that_cannot_be_written_keep_no_card_or_alias_from_the_board(
         {"live": "2", "previous": "1"},
         {"weights of draft 2"},
     )
-    assert "room and rights" in waiting(registry)["weights of draft 2"]["action"]
+    assert "room and rights" in waiting(registry)["weights of draft 2"].action
     assert alias(client, "live").tags["paceline.state"] == "live"
     artifacts.unlink()
     away.rename(artifacts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mlflow_house import GATE, MODEL, House, alias, named, weights_of
+from paceline.buffer.board.member_status import MlflowRuns
 from paceline.buffer.board.version import DraftVersion, JudgedOn, VersionState
 from paceline.buffer.code_version import code_version
 from paceline.learner.config import quiet_mlflow
@@ -111,12 +112,12 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     assert weights_of(client, candidate) == set()
 
     runs = {v.tags["paceline.version"]: v.run_id for v in client.search_model_versions()}
-    assert registry.runs_told() == {"mlflow": {"run_page": "", "runs": runs}}  # a database has no pages
+    assert registry.runs_told() == MlflowRuns(run_page="", runs=runs)  # a database has no pages
     elsewhere = house.registry(pages="http://ann:secret@mlflow.lan/")
-    assert elsewhere.runs_told() == {}  # it has not asked yet
+    assert elsewhere.runs_told() is None  # it has not asked yet
     assert elsewhere.sync(house.board.read(), house.board)
     page = f"http://mlflow.lan/#/experiments/{run.info.experiment_id}/runs/{{run}}?workflowType=machine_learning"
-    assert elsewhere.runs_told() == {"mlflow": {"run_page": page, "runs": runs}}
+    assert elsewhere.runs_told() == MlflowRuns(run_page=page, runs=runs)
 
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
-from paceline.buffer.board.counters import COUNTERS, counters_of
+from paceline.buffer.board.counters import counters_of
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.learner.delivery import delivery
 from paceline.learner.round.learning_report import LearningKind
@@ -117,7 +117,7 @@ def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_trac
     assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
     assert house.fitted[-1] == ids(not_held_out(strange))
     assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
-    counted = counters_of(house.board.heartbeats()[f"learner:{house.config.name}"][COUNTERS]).learner
+    counted = counters_of(house.board.heartbeats()[f"learner:{house.config.name}"].counters).learner
     assert counted.drifts == 1
     assert began_at <= counted.drifted_at <= time.time()
 
@@ -129,14 +129,14 @@ def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, res
     known_traffic(house)
     report = learner.learn_once()
     beat = house.board.heartbeats()[member]
-    assert (beat["kind"], beat["learn"], beat["learn_reason"]) == ("rested", "rest", report.decision.reason)
-    assert (beat["rested"], beat["rests"]) == (house.buffer.counts().acked["rested"], 3)
+    assert (beat.kind, beat.learn, beat.learn_reason) == ("rested", "rest", report.decision.reason)
+    assert (beat.life.traces["rested"], beat.life.rests) == (house.buffer.counts().acked["rested"], 3)
     assert report.why == report.decision.reason
     assert report.decision.reason in caplog.text
     house.send(40)
     report = learner.learn_once()
     beat = house.board.heartbeats()[member]
-    assert (beat["kind"], beat["learn"], beat["learn_reason"]) == ("learned", "learn", report.decision.reason)
+    assert (beat.kind, beat.learn, beat.learn_reason) == ("learned", "learn", report.decision.reason)
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
     assert record["params"]["learn_reason"] == report.decision.reason
     assert f"({report.decision.reason})" in caplog.text

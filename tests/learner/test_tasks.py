@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import pytest
 import redis
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
@@ -88,11 +89,14 @@ def test_a_worker_with_beat_learns_from_redis(
             log.append(next(lines))
             assert len(log) < 500, "".join(log)
         # A status is kept for seconds, and a worker may take longer to end.
-        until(lambda: board.heartbeats().get("learner:test-0", {}).get("kind") == "idle", "the status of an idle round")
+        until(
+            lambda: board.heartbeats().get("learner:test-0", MemberStatus()).kind == "idle",
+            "the status of an idle round",
+        )
         beat = board.heartbeats()["learner:test-0"]
     assert any("learning round of default: learned" in line for line in log), "".join(log)
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
-    assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
+    assert (beat.kind, beat.life.rounds, beat.life.traces["learned"]) == ("idle", 1, 40 - kept)
     assert [line for line in log if any(word in line for word in ("received", "succeeded in", "due task"))] == []
     # Messages that nobody took in time do not pile up.
     assert redis_client.llen(config.queue) <= 1
@@ -123,16 +127,16 @@ def test_a_worker_is_alive_before_its_first_round_says_when_it_ends_and_is_silen
     with running([sys.executable, "-c", code], environment):
         until(lambda: "learner:test-0" in board.members(), "the first beat")
         first = board.members()["learner:test-0"]
-        assert (first.is_alive, first.status["kind"]) == (True, "idle")
+        assert (first.is_alive, first.said.kind) == (True, "idle")
         until(lambda: board.members()["learner:test-0"].last_seen_at > first.last_seen_at, "the next beat")
-    assert board.members()["learner:test-0"].status["ended"] is True
+    assert board.members()["learner:test-0"].said.ended
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as worker:
-        until(lambda: "ended" not in board.members()["learner:test-0"].status, "the beat of another worker")
+        until(lambda: not board.members()["learner:test-0"].said.ended, "the beat of another worker")
         worker.kill()
     left_ms = redis_client.pttl(HEARTBEAT.name("default", "learner:test-0"))
     assert left_ms <= 15_000
     until(lambda: not board.members()["learner:test-0"].is_alive, "its silence")
-    assert board.members()["learner:test-0"].status["kind"] == "idle"
+    assert board.members()["learner:test-0"].said.kind == "idle"
 
 
 def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: dict[str, str]) -> None:

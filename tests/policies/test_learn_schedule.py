@@ -103,7 +103,7 @@ def test_small_learning_rounds_begin_no_rest_before_requests_enough_to_prove_a_g
         schedule.observe([Tally(45, ROUNDS)] * 40)
         schedule.record_learning(START_S, is_better=False, is_warm=True)
         if left:
-            assert f"more flat rounds and {left} more requests begin a rest" in schedule.standing(START_S)["next"]
+            assert f"more flat rounds and {left} more requests begin a rest" in schedule.standing(START_S).next
     assert schedule.decide(START_S).choice is REST
 
 
@@ -387,15 +387,15 @@ def test_standing_says_what_begins_a_rest_and_what_ends_it() -> None:
     schedule.observe(tallies(rng, 2.0, 30))
     schedule.record_learning(START_S, is_better=False, is_warm=True)
     found = schedule.standing(START_S)
-    assert (found["flat_rounds"], found["rest_after_flat_rounds"]) == (1, RULES.flat_rounds)
-    assert found["next"] == f"{RULES.flat_rounds - 1} more flat rounds and 170 more requests begin a rest"
+    assert (found.flat_rounds, found.rest_after_flat_rounds) == (1, RULES.flat_rounds)
+    assert found.next == f"{RULES.flat_rounds - 1} more flat rounds and 170 more requests begin a rest"
     at_rest = resting(rng, 2.0)
     usual = at_rest.state()["rest"]["usual"]
     found = at_rest.standing(START_S + 90.0)
-    assert found["rested_s"] == 90.0
+    assert found.rested_s == 90.0
     low = sorted(usual)[int(RULES.low_share * len(usual))]
-    assert found["next"] == (
+    assert found.next == (
         f"a rest ends after 60 s, once accepted per round falls under {0.9 * sum(usual) / len(usual):.3f}, or "
         f"30% of 40 requests are under {low:.3f}"
     )
-    assert LearnSchedule(LearnRules(mode=LearnMode.NEVER)).standing(START_S)["next"] == "learning is set to never"
+    assert LearnSchedule(LearnRules(mode=LearnMode.NEVER)).standing(START_S).next == "learning is set to never"

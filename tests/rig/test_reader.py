@@ -2,11 +2,13 @@
 
 import pytest
 from fleet import publish
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.config import BufferConfig
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount, drain_check
 from paceline.rig.traffic import Arrival, Served
+from said import said
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
 
@@ -39,12 +41,14 @@ def streamed(*arrivals: float) -> Served:
     )
 
 
-def status(**changes: object) -> dict[str, object]:
-    return {"at": 100.0, "captured": 9, "delivered": 7, "dropped": {"tap_full": 2}, "open": 0, "queued": 0} | changes
+def status(**changes: object) -> MemberStatus:
+    traces = {"captured": 9, "delivered": 7, "dropped": {"tap_full": 2}}
+    return said({"at": 100.0, "traces": traces, "open": 0, "queued": 0} | changes)
 
 
 def test_members_without_a_heartbeat_have_an_empty_status_and_nothing_is_drained(reader: SpeculatorReader) -> None:
-    assert (reader.replica_status(), reader.learner_status(), reader.swaps()) == ({}, {}, [])
+    assert reader.replica_status() == reader.learner_status() == MemberStatus()
+    assert reader.swaps() == []
     assert not drain_check(reader.replica_status)()
     account = reader.traces()
     assert (account.captured, account.delivered, account.dropped, account.is_balanced) == (None, None, None, False)
@@ -79,7 +83,7 @@ def test_a_server_whose_heartbeat_expired_has_its_last_account_with_its_age(buff
     assert (reader.traces().captured, reader.traces().silent_s) == (9, 0.0)
     now[0] = 130.0
     account = reader.traces()
-    assert reader.replica_status() == {}
+    assert reader.replica_status() == MemberStatus()
     assert (account.captured, account.delivered, account.dropped) == (9, 7, {"tap_full": 2})
     assert account.silent_s == 30.0
 
@@ -125,9 +129,9 @@ def test_a_learner_is_learning_while_its_status_says_so_and_when_enough_traces_w
     reader: SpeculatorReader, board, buffer, make_trace
 ) -> None:
     assert not reader.is_learning(2)
-    board.beat("learner:l0", {"kind": "learning"}, 60.0)
+    board.beat("learner:l0", MemberStatus(kind="learning"), 60.0)
     assert reader.is_learning(2)
-    board.beat("learner:l0", {"kind": "published"}, 60.0)
+    board.beat("learner:l0", MemberStatus(kind="published"), 60.0)
     buffer.append([make_trace(0, trace_id="a")])
     assert not reader.is_learning(2)
     buffer.append([make_trace(1, trace_id="b")])
@@ -152,7 +156,10 @@ def test_the_quiet_wait_is_that_of_a_time_as_long_half_way_to_the_next_swap() ->
 def test_swaps_that_no_longer_fit_into_a_heartbeat_are_remembered(reader: SpeculatorReader, board) -> None:
     seen = []
     for first, last in ((1, 3), (3, 5), (5, 5)):
-        swaps = [{"number": n, "commit_ms": 1.0, "running": n, "at": 10.0 + n} for n in range(first, last + 1)]
+        swaps = [
+            {"number": n, "stage_ms": 2.0, "commit_ms": 1.0, "running": n, "at": 10.0 + n}
+            for n in range(first, last + 1)
+        ]
         board.beat("replica:r0", status(swaps=swaps), 60.0)
         seen.append([swap.number for swap in reader.swaps()])
     assert seen == [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+from paceline.buffer.board.member_status import PacingSaid
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.kinds import PacingName
 from paceline.policies.pacing.goodput import GoodputPacing
@@ -54,10 +56,10 @@ def test_a_decode_step_is_chosen_and_observed_with_its_cost():
         (2, 3, [3, 3], pytest.approx(2.0)),
         (2, 0, [0, 0], pytest.approx(2.0)),
     ]
-    status = adaptive.status()
-    assert status["steps"] == {"2": {"0": 1, "3": 2}}
-    assert status["cost_ms"] == {"2": {"0": pytest.approx(2.0), "3": pytest.approx(2.0)}}
-    assert (status["faults"], status["reason"], status["unmatched"]) == (0, "", 0)
+    status = adaptive.said()
+    assert status.steps == {"2": {"0": 1, "3": 2}}
+    assert status.cost_ms == {"2": {"0": pytest.approx(2.0), "3": pytest.approx(2.0)}}
+    assert (status.faults, status.reason, status.unmatched) == (0, "", 0)
 
 
 @pytest.mark.parametrize(("wanted", "offered"), [(0, 0), (1, 1), (2, 1), (4, 3), (9, 5), (-1, 0)])
@@ -149,7 +151,7 @@ def test_what_a_sweeping_replica_reports_can_be_read_as_a_table(tmp_path):
         steps = adaptive.get_steps_for_batch(7)
         adaptive.on_verify_complete([0] * 7, 7)
     assert steps == 5
-    (tmp_path / "costs.json").write_text(json.dumps(adaptive.status()))
+    (tmp_path / "costs.json").write_bytes(msgspec.json.encode(adaptive.said()))
     table = load_table(str(tmp_path / "costs.json"))
     assert [table.cost_ms(7, k) for k in LENGTHS] == [pytest.approx(2.0)] * 4
 
@@ -174,11 +176,11 @@ OWN = SimpleNamespace(candidate_steps=[5, 0, 3])
 
 def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
     pacing = SglangPacing(PacingName.SWEEP, "", lambda: 1)
-    assert pacing.status() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
+    assert pacing.said() == PacingSaid(policy="off", reason="the server runs without --speculative-adaptive")
     (controller, _, adaptive), options = pacing.before_controller("controller", WORKER, OWN)
     assert (controller, options, adaptive.candidate_steps) == ("controller", {}, [0, 3, 5])
     assert adaptive.get_steps_for_batch(1) == 0
-    assert pacing.status()["policy"] == "sweep"
+    assert pacing.said().policy == "sweep"
 
 
 @pytest.mark.parametrize(("name", "is_paced"), [("goodput", False), ("sweep", True)])
@@ -201,8 +203,8 @@ def test_ranks_of_different_choices_all_keep_sglangs_own_rule(tmp_path, monkeypa
     assert [rank.before_controller(None, WORKER, OWN) for rank in ranks] == [None] * 4
     assert seen[0] == seen[2]
     assert len(set(seen)) == 3
-    assert "another rank cannot pace" in ranks[0].status()["reason"]
-    assert "No such file" in ranks[3].status()["reason"]
+    assert "another rank cannot pace" in ranks[0].said().reason
+    assert "No such file" in ranks[3].said().reason
 
 
 @pytest.mark.parametrize("content", [b'{"cost_ms": {"1": [10, 12]}}', b"no table", None])
@@ -235,7 +237,7 @@ def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
     monkeypatch.setattr(sglang_ranks, "is_same_on_all", fail)
     apart = SglangPacing(PacingName.SWEEP, "", lambda: 2)
     assert apart.before_controller(None, WORKER, OWN) is None
-    assert apart.status() == {"policy": "off", "reason": "RuntimeError: odd"}
+    assert apart.said() == PacingSaid(policy="off", reason="RuntimeError: odd")
     pacing = SglangPacing(PacingName.SWEEP, "", lambda: 1)
     adaptive = pacing.before_controller(None, WORKER, OWN)[0][2]
     pacing.before_forward(None, SimpleNamespace())  # a batch of another release, without its forward mode

@@ -71,7 +71,7 @@ def test_every_window_of_a_request_carries_its_label_and_counts_a_refused_one():
     assert [{trace.label for trace in found} for found in traces] == [{"chat/de"}, {""}]
     assert len(traces[1]) > 2
     assert (counts.labels_refused, counts.captured) == (len(traces[1]), len(traces[0]) + len(traces[1]))
-    assert counts.status()["labels_refused"] == len(traces[1])
+    assert counts.labels_refused == len(traces[1])
 
 
 @pytest.mark.parametrize("visible", [1, 2])

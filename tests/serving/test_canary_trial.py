@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
 from fleet import publish, version
+from paceline.buffer.board.member_status import ArmSaid, TrialSaid
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.errors import BufferUnavailable, DecodeError
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.policies.verdict_words import sentence
 from paceline.serving.wire.request_forward import Commit
+from said import said_by
 
 
 @pytest.fixture
@@ -91,31 +93,29 @@ def test_a_better_canary_goes_live(fleet):
 
 
 def test_a_trials_figures_are_in_the_status_of_the_replica_that_runs_it(fleet):
-    assert "trial" not in fleet.monitor.status()
+    assert said_by(fleet.monitor).trial is None
     fleet.start_canary()
     serve(fleet.monitor, "first", 1, [GOOD] * 4)
     fleet.turn()
-    assert fleet.monitor.status()["trial"] == {
-        "version": 1,
-        "canary": {"requests": 1, "rounds": 4, "accept_length": 3.0},
-        "live": {"requests": 0, "rounds": 0, "accept_length": None},
-        "gain": None,
-        "interval": None,
-        "looks": 1,
-        "requests_left": 59,
-    }
+    assert said_by(fleet.monitor).trial == TrialSaid(
+        version=1,
+        canary=ArmSaid(requests=1, rounds=4, accept_length=3.0),
+        live=ArmSaid(requests=0, rounds=0),
+        looks=1,
+        requests_left=59,
+    )
     rng = np.random.default_rng(1)
     for number in range(RULES.min_requests + 1):  # the first is history: it had ended when its replica was met
         serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
         serve(fleet.monitor, f"canary-{number}", 1, lengths_of(rng, 1.5))
         fleet.turn()
-    found = fleet.monitor.status()["trial"]
-    assert (found["live"]["requests"], found["looks"]) == (RULES.min_requests, 2 + RULES.min_requests)
-    assert found["requests_left"] == 60 - found["canary"]["requests"]
-    gain = found["canary"]["accept_length"] - found["live"]["accept_length"]
-    assert found["gain"] == pytest.approx(gain, abs=1e-3)
-    assert found["interval"][0] < gain < found["interval"][1]
-    assert "trial" not in fleet.other.status()
+    found = said_by(fleet.monitor).trial
+    assert (found.live.requests, found.looks) == (RULES.min_requests, 2 + RULES.min_requests)
+    assert found.requests_left == 60 - found.canary.requests
+    gain = found.canary.accept_length - found.live.accept_length
+    assert found.gain == pytest.approx(gain, abs=1e-3)
+    assert found.interval[0] < gain < found.interval[1]
+    assert said_by(fleet.other).trial is None
 
 
 def test_without_rounds_of_the_live_version_nothing_is_decided(fleet):
@@ -194,9 +194,9 @@ def test_a_live_draft_that_dies_is_rolled_back_once():
     serve(fleet.monitor, "last", 1, [DEAD] * 4)
     fleet.turn()
     assert (fleet.state.live, fleet.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
-    (alarm,) = fleet.monitor.status()["alarms"]
-    assert (alarm["name"], alarm["version"]) == (AlarmName.SILENT_DEATH, 1)
-    assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
+    (alarm,) = said_by(fleet.monitor).alarms
+    assert (alarm.name, alarm.version) == (AlarmName.SILENT_DEATH, 1)
+    assert alarm.detail == "accept length 1.000 over 50 rounds, 3.000 before"
 
 
 @pytest.mark.guarantee("alarm-silent-death")
@@ -213,8 +213,8 @@ def test_one_request_that_a_dead_draft_repeats_by_chance_hides_it_for_an_interva
     serve_interval(fleet, "later", 1, DEAD)
     fleet.turn()
     assert fleet.state.live == 0
-    (alarm,) = fleet.monitor.status()["alarms"]
-    assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
+    (alarm,) = said_by(fleet.monitor).alarms
+    assert alarm.detail == "accept length 1.000 over 50 rounds, 3.000 before"
 
 
 def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_cause():
@@ -228,7 +228,7 @@ def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_caus
     serve_interval(fleet, "dead", 1, DEAD)
     fleet.turn()
     assert fleet.state.live == 1
-    assert [alarm["version"] for alarm in fleet.monitor.status()["alarms"]] == [1]
+    assert [alarm.version for alarm in said_by(fleet.monitor).alarms] == [1]
 
 
 def go_live(fleet, number):
@@ -273,7 +273,7 @@ def test_a_draft_that_proposes_one_token_whatever_the_text_is_rolled_back(drafte
     fleet.turn()
     row = fleet.state.rows[1]
     assert (row.state is VersionState.ROLLED_BACK) == is_out
-    assert [alarm["name"] for alarm in fleet.monitor.status()["alarms"]] == [AlarmName.DEGENERATE_DRAFT] * is_out
+    assert [alarm.name for alarm in said_by(fleet.monitor).alarms] == [AlarmName.DEGENERATE_DRAFT] * is_out
     assert sentence(row.why).endswith("degenerate_draft; 100% of 150 drafts are one token, 0% of the text is") == is_out
 
 
@@ -285,7 +285,7 @@ def test_one_request_alone_raises_no_alarm():
     fleet.turn()
     serve(fleet.monitor, "stubborn", 1, [DEAD] * 500)
     fleet.turn()
-    assert (fleet.state.live, fleet.monitor.status()["alarms"]) == (1, [])
+    assert (fleet.state.live, said_by(fleet.monitor).alarms) == (1, [])
 
 
 @pytest.mark.guarantee("one-request-decides-nothing")
@@ -298,7 +298,7 @@ def test_one_request_that_nothing_can_draft_raises_no_alarm_among_others():
     for name in "abc":
         serve(fleet.monitor, name, 1, [3] * 10)
         fleet.turn()
-    assert (fleet.state.live, fleet.monitor.status()["alarms"]) == (1, [])
+    assert (fleet.state.live, said_by(fleet.monitor).alarms) == (1, [])
 
 
 def test_an_alarm_that_nobody_can_act_on_is_raised_once():
@@ -309,7 +309,7 @@ def test_an_alarm_that_nobody_can_act_on_is_raised_once():
                 finish = "length" if number == 9 else ""
                 fleet.monitor.add(verify(f"{interval}-{request}", 0, 1, finish, drafted=(9, 9, 9), text=5))
         fleet.turn()
-    assert [alarm["name"] for alarm in fleet.monitor.status()["alarms"]] == [AlarmName.DEGENERATE_DRAFT]
+    assert [alarm.name for alarm in said_by(fleet.monitor).alarms] == [AlarmName.DEGENERATE_DRAFT]
 
 
 def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(fleet):
@@ -335,7 +335,7 @@ def test_an_unreadable_board_leaves_the_counting_and_everything_else_alone(fleet
     for name in "abc":
         serve(fleet.monitor, name, 1, [DEAD] * 8)
         fleet.monitor.turn(fleet.now)
-    assert len(fleet.monitor.status()["stretches"]["ended"]) == 3
+    assert len(said_by(fleet.monitor).stretches.ended) == 3
     assert caplog.text.count("is not monitored: board event 1-1: nonsense") == 1
 
 
@@ -344,7 +344,7 @@ def test_a_draft_that_was_never_good_raises_no_alarm():
     for number in range(4):
         serve_interval(fleet, f"cold-{number}", 0, DEAD)
         fleet.turn()
-    assert fleet.monitor.status()["alarms"] == []
+    assert said_by(fleet.monitor).alarms == []
     assert fleet.state.live == 0
 
 
@@ -354,8 +354,11 @@ def test_requests_that_run_when_the_version_changes_are_left_out(fleet):
     fleet.monitor.add(verify("new", 1, GOOD))
     fleet.monitor.add(verify("long", 1, DEAD, "length"))
     fleet.monitor.add(verify("new", 1, DEAD, "length"))
-    reported = fleet.monitor.status()["stretches"]
-    assert (reported["version"], [ended[1:] for ended in reported["ended"]]) == (1, [[[], GOOD, 2]])
+    reported = said_by(fleet.monitor).stretches
+    assert (reported.version, [(each.accepted_at, each.accepted, each.rounds) for each in reported.ended]) == (
+        1,
+        [([], GOOD, 2)],
+    )
 
 
 def alternate(fleet, canary_mean, turns):
@@ -409,7 +412,7 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
     fleet.turn()
     serve_interval(fleet, "turn", 1, DEAD)
     fleet.turn()
-    assert fleet.monitor.status()["alarms"] == []
+    assert said_by(fleet.monitor).alarms == []
     assert (fleet.state.live, fleet.state.canary) == (1, 2)
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from paceline.buffer.board.member_status import CatchUpSaid
 from paceline.serving.pacing import sglang_catch_up, sglang_why_not
 from paceline.serving.pacing.sglang_catch_up import NOT_RUN, SglangCatchUp
 from paceline.serving.pacing.sglang_draft_reading import _before_rotation
@@ -108,7 +109,7 @@ def test_the_draft_reads_what_it_missed_before_it_drafts_and_nothing_twice(monke
     engine.plain("c", "a")
     assert engine.drafting("c", "a").topk_p.tolist() == [[1], [2]]
     assert engine.reads[1:] == [[("c", ord("c"), 5, 6), ("a", ord("a"), 10, 11)]]
-    assert engine.catch_up.status() == {"reason": "", "passes": {"drafting": 2}, "positions": 6}
+    assert engine.catch_up.said() == CatchUpSaid(reason="", passes={"drafting": 2}, positions=6)
 
 
 def test_a_full_buffer_is_read_once_and_used_again(monkeypatch):
@@ -122,7 +123,7 @@ def test_a_full_buffer_is_read_once_and_used_again(monkeypatch):
         ("a", 5, 7), ("b", 7, 9), ("a", 8, 10), ("b", 10, 12),
     ]  # fmt: skip
     engine.drafting("a", "b")
-    assert engine.catch_up.status()["passes"] == {"full": 2, "drafting": 1}
+    assert engine.catch_up.said().passes == {"full": 2, "drafting": 1}
     assert engine.discounts == 3
 
 
@@ -164,7 +165,7 @@ def test_a_fault_ends_it_with_the_running_requests_lost_and_reaches_nobody(monke
     assert drafts.topk_index.tolist() == [[0], [0]]  # SGLang goes on with what it has
     assert engine.lost == [["a", "b"]]
     assert engine.switch[-1] is False
-    assert engine.catch_up.status()["reason"] == "RuntimeError: no memory"
+    assert engine.catch_up.said().reason == "RuntimeError: no memory"
     engine.fault = None
     engine.plain("a", "b")
     engine.drafting("a", "b")
@@ -184,10 +185,10 @@ def test_a_gap_that_does_not_end_where_the_request_does_is_a_fault(monkeypatch):
 
 def test_sglang_is_left_alone_where_it_cannot_be_done(monkeypatch):
     engine = Engine(monkeypatch, why="several ranks")
-    assert engine.catch_up.status()["reason"] == NOT_RUN
+    assert engine.catch_up.said().reason == NOT_RUN
     engine.prefill(a=5)
     engine.drafting("a")
-    assert engine.catch_up.status() == {"reason": "several ranks", "passes": {}, "positions": 0}
+    assert engine.catch_up.said() == CatchUpSaid(reason="several ranks", passes={}, positions=0)
     assert engine.switch == engine.reads == []
 
 
@@ -268,5 +269,5 @@ def test_a_draft_that_runs_at_every_step_is_warned_of_only_where_it_was_to_stand
 ):
     engine = Engine(monkeypatch, max_bytes, why="a reason")
     engine.prefill(a=3)
-    assert engine.catch_up.status()["reason"] == "a reason"
+    assert engine.catch_up.said().reason == "a reason"
     assert caplog.messages == told

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import BOOT
@@ -121,10 +122,10 @@ def test_forwards_arrive_in_order_with_the_status(line):
     sender, receiver, _ = line
     for name in "abc":
         assert sender.offer([prefill(name)])
-    sender.report({"draft_version": 5})
+    sender.report(MemberStatus(draft_version=5))
     assert sender.offer([prefill("d")])
     assert taken(receiver, 4) == (["a", "b", "c", "d"], set())
-    assert receiver.status == {"draft_version": 5}
+    assert receiver.status == MemberStatus(draft_version=5)
 
 
 def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are_sent(endpoint, clock):
@@ -149,7 +150,7 @@ def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are
             (share,) = split(arrived[0].forwards[0], TeacherWidth(1, 1))
             assert share.features.tolist() == wanted
             until(lambda: held() is None, "the array to be let go")
-            receiver.acknowledge({})
+            receiver.acknowledge(TracesSaid(), "")
             until(lambda: sender.has_room(8 * LARGE_BYTES), "the receipt of all of it")
 
 
@@ -185,7 +186,7 @@ def test_a_full_line_loses_whole_forwards_names_their_requests_and_recovers_once
     assert 5 < fits < 60
     assert not any(are_sent[fits:])
     assert taken(receiver, fits) == ([f"r{i}" for i in range(fits)], set())
-    receiver.acknowledge({})
+    receiver.acknowledge(TracesSaid(), "")
     until(lambda: sender._socket.poll(0), "the receipt")
     assert sender.offer([prefill("late")])
     assert taken(receiver, 1) == (["late"], {f"r{i}" for i in range(fits, 60)})
@@ -208,7 +209,7 @@ def test_a_courier_that_does_not_read_lets_nothing_grow(line):
         pass
     most_bytes = sender._unread_bytes() + 5000  # one status beyond what is full
     for number in range(3000):
-        sender.report({"number": number, "pad": "x" * 1000})
+        sender.report(MemberStatus(draft_version=number, capture_reason="x" * 1000))
         sender.refuse([prefill(f"r{number}").head, verify(f"r{number}").head])
     assert sender._unread_bytes() < most_bytes
     for number in range(3000, 3000 + MAX_LOST + 500):
@@ -222,9 +223,9 @@ def test_a_courier_that_does_not_read_lets_nothing_grow(line):
         for received in receiver.take(0.0):
             lost.update(received.lost)
             unnamed += sum(received.lost_unnamed.values())
-        receiver.acknowledge({})
-        sender.report({"number": "last"})
-        return receiver.status == {"number": "last"}
+        receiver.acknowledge(TracesSaid(), "")
+        sender.report(MemberStatus(capture_reason="last"))
+        return receiver.status == MemberStatus(capture_reason="last")
 
     until(is_last_status_here, "the newest status")
     assert len(lost - {"first"}) + unnamed == 3000 + MAX_LOST + 500  # each request once, and by name or number
@@ -236,7 +237,7 @@ def test_the_next_courier_is_sent_the_position_of_the_last_one(line):
     sender, receiver, resumed = line
     assert sender.offer([prefill("running"), prefill("ended"), verify("ended")])
     assert taken(receiver, 3)[1] == set()
-    receiver.acknowledge({"captured": 2})
+    receiver.acknowledge(TracesSaid(captured=2), "")
     until(sender.read_receipts, "the receipt")
     sender.offer([prefill("unseen")])  # after the receipt, and ended before the death: only the sender knows of it
     sender.offer([verify("unseen")])
@@ -245,19 +246,19 @@ def test_the_next_courier_is_sent_the_position_of_the_last_one(line):
     names = []
     while "next" not in names:  # what waited on the old line may have come through or not
         names += taken(receiver, 1)[0]
-    assert resumed == [Resume({"captured": 2}, ("running",), 1)]
+    assert resumed == [Resume(TracesSaid(captured=2), ("running",), 1)]
 
 
 def test_a_courier_that_dies_before_it_reads_its_position_passes_it_on(line):
     sender, receiver, _ = line
     assert sender.offer([prefill("a")])
     taken(receiver, 1)
-    receiver.acknowledge({"captured": 1})
+    receiver.acknowledge(TracesSaid(captured=1), "")
     until(sender.read_receipts, "the receipt")
     sender.offer([prefill("b")])
-    assert sender.resume() == Resume({"captured": 1}, ("a", "b"), 1)
+    assert sender.resume() == Resume(TracesSaid(captured=1), ("a", "b"), 1)
     sender.offer([prefill("c"), verify("c")])
-    assert sender.resume() == Resume({"captured": 1}, ("a", "b"), 2)
+    assert sender.resume() == Resume(TracesSaid(captured=1), ("a", "b"), 2)
 
 
 def test_a_receipt_is_repeated_so_that_silence_means_a_hang(line, clock):
@@ -265,7 +266,7 @@ def test_a_receipt_is_repeated_so_that_silence_means_a_hang(line, clock):
 
     def receipts():
         for _ in range(3):
-            receiver.acknowledge({"captured": 1})
+            receiver.acknowledge(TracesSaid(captured=1), "")
         return sender.read_receipts()
 
     until(receipts, "the first receipt")
@@ -295,7 +296,7 @@ def courier(redis_url, redis_client, monkeypatch, clock):
         settings_for(redis_url),
         "boot",
         breaker=Breaker(),
-        status=lambda: {"draft_version": 7},
+        status=lambda: MemberStatus(draft_version=7),
         is_canary_out=lambda: False,
         clock=clock,
     )
@@ -310,7 +311,7 @@ def status(courier, redis_client):
 
     def read(of=courier):
         of.look()
-        return board.heartbeats().get("replica:rep", {})
+        return board.heartbeats().get("replica:rep", MemberStatus())
 
     return read
 
@@ -318,7 +319,11 @@ def status(courier, redis_client):
 def is_acknowledged(courier, status):
     """Whether the first delivery has reached the board, and the sender as well."""
     receipt = courier.sender._receipt
-    return status.get("delivered") == 1 and receipt is not None and receipt.counts["delivered"] == 1
+    return status.account.delivered == 1 and receipt is not None and receipt.counts.delivered == 1
+
+
+def restarts(said):
+    return said.courier.restarts if said.courier else 0
 
 
 def kill(courier):
@@ -347,7 +352,7 @@ def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_fo
         courier.sender.offer([prefill(name)])
     courier.sender.offer([verify("a")])
     until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
-    assert (status()["captured"], status()["draft_version"], status()["courier_fault"]) == (2, 7, "")
+    assert (status().account.captured, status().draft_version, status().courier.fault) == (2, 7, "")
     first = courier._process.pid
     if end == "kill":
         kill(courier)
@@ -360,17 +365,17 @@ def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_fo
     courier.sender.offer([verify("b")])  # its beginning died with the courier
     courier.sender.offer([prefill("c")])
     courier.sender.offer([verify("c")])
-    until(lambda: status().get("delivered") == 2, "the trace after the death")
+    until(lambda: status().account.delivered == 2, "the trace after the death")
     after = status()
-    assert (after["captured"], after["dropped"], after["open"]) == (3, {"courier_died": 1}, 0)
-    assert after["courier_restarts"] == 1
-    assert after["courier_fault"].startswith("ended with -9")
-    assert ("no receipt for 60 s" in after["courier_fault"]) == (end == "hang")
+    assert (after.account.captured, after.account.dropped, after.open) == (3, {"courier_died": 1}, 0)
+    assert after.courier.restarts == 1
+    assert after.courier.fault.startswith("ended with -9")
+    assert ("no receipt for 60 s" in after.courier.fault) == (end == "hang")
     assert [entry.trace.request_id for entry in buffer.claim("c", 9)] == ["a", "c"]
 
 
 def test_a_server_that_was_suspended_with_its_courier_kills_nobody(courier, clock, status):
-    until(status, "the first heartbeat")
+    until(lambda: status().boot, "the first heartbeat")
     for _ in range(3):
         clock.now_s += 10 * MAX_SILENCE_S
         courier.look()
@@ -382,7 +387,7 @@ def test_a_server_that_was_suspended_with_its_courier_kills_nobody(courier, cloc
 def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_says_so(
     courier, clock, status, monkeypatch
 ):
-    until(status, "the first heartbeat")
+    until(lambda: status().boot, "the first heartbeat")
     kill(courier)
     starts_at_s = []
     with monkeypatch.context() as patch:
@@ -400,9 +405,9 @@ def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_sa
     while courier._process is None:
         clock.now_s += LOOK_S
         courier.look()
-    until(lambda: status().get("courier_restarts", 0) > 6, "the heartbeat of a courier that lives")
-    assert status()["courier_backoff_s"] == MAX_BACKOFF_S
-    assert status()["courier_fault"] == "ended with 1, 1 s after its start"
+    until(lambda: restarts(status()) > 6, "the heartbeat of a courier that lives")
+    assert status().courier.backoff_s == MAX_BACKOFF_S
+    assert status().courier.fault == "ended with 1, 1 s after its start"
     clock.now_s += 2 * MAX_BACKOFF_S
     kill(courier)
     courier.look()
@@ -421,8 +426,8 @@ def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(cou
             with pytest.raises(FileNotFoundError):
                 courier.look()
     clock.now_s += 5 * LOOK_S
-    until(lambda: status().get("courier_restarts") == 1, "another courier")
-    assert (status()["captured"], status()["delivered"], status()["dropped"]) == (1, 1, {})
+    until(lambda: restarts(status()) == 1, "another courier")
+    assert (status().account.captured, status().account.delivered, status().account.dropped) == (1, 1, {})
 
 
 @pytest.fixture
@@ -432,7 +437,7 @@ def other(courier, redis_url):
         settings_for(redis_url),
         "other",
         breaker=Breaker(),
-        status=lambda: {"draft_version": 8},
+        status=lambda: MemberStatus(draft_version=8),
         is_canary_out=lambda: False,
     )
     yield process
@@ -441,29 +446,29 @@ def other(courier, redis_url):
 
 def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, status, other, redis_client):
     courier.sender.offer([prefill("a"), prefill("b"), verify("a")])
-    until(lambda: (status().get("delivered"), status().get("open")) == (1, 1), "the first trace")
+    until(lambda: (status().account.delivered, status().open) == (1, 1), "the first trace")
     kill(courier)
     other._spawn()
     redis_client.delete(BOOT.name("default", "replica:rep"))  # as it expires ten seconds after the last beat
-    until(lambda: status(other).get("draft_version") == 8, "the next server's first status")
+    until(lambda: status(other).draft_version == 8, "the next server's first status")
     after = status(other)
-    assert (after["captured"], after["delivered"], after["dropped"]) == (2, 1, {"server_died": 1})
+    assert (after.account.captured, after.account.delivered, after.account.dropped) == (2, 1, {"server_died": 1})
 
 
 @pytest.mark.guarantee("one-name-twice")
 def test_two_servers_of_one_name_are_two_members_and_a_courier_that_takes_the_place_of_another_is_none(
     courier, status, other, redis_client
 ):
-    until(lambda: status().get("draft_version") == 7, "the first server's status")
+    until(lambda: status().draft_version == 7, "the first server's status")
     other._spawn()
-    until(lambda: status(other) and other.replica == "rep~2", "the name of the second server")
+    until(lambda: status(other).boot and other.replica == "rep~2", "the name of the second server")
     kill(other)
     other.look()
     board = RedisVersionBoard(redis_client, BufferConfig())
     until(
-        lambda: status(other) and board.heartbeats().get("replica:rep~2", {}).get("courier_restarts") == 1,
+        lambda: status(other) and restarts(board.heartbeats().get("replica:rep~2", MemberStatus())) == 1,
         "the next courier of the second server",
     )
-    told = {member: (beat["boot"], beat["draft_version"]) for member, beat in board.heartbeats().items()}
+    told = {member: (beat.boot, beat.draft_version) for member, beat in board.heartbeats().items()}
     assert told == {"replica:rep": ("boot", 7), "replica:rep~2": ("other", 8)}
     assert (courier.replica, other.replica) == ("rep", "rep~2")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.config import BufferConfig
@@ -32,8 +33,8 @@ def link(redis_client: redis.Redis, redis_url: str):
     made.close()
 
 
-def beat(board: RedisVersionBoard, replica: str, **status: object) -> None:
-    board.beat(f"replica:{replica}", status, 60.0)
+def beat(board: RedisVersionBoard, replica: str, draft_version: int | None = None) -> None:
+    board.beat(f"replica:{replica}", MemberStatus(draft_version=draft_version), 60.0)
 
 
 def test_the_draft_in_use_is_the_oldest_that_a_server_drafts_with(link: DraftLink, redis_client: redis.Redis) -> None:
@@ -44,7 +45,7 @@ def test_the_draft_in_use_is_the_oldest_that_a_server_drafts_with(link: DraftLin
     board.register(VERSION, "learner", "first")
     board.register(replace(VERSION, number=1, target_version="9"), "learner", "second")
     beat(board, "b", draft_version=1)
-    board.beat("learner:x", {"draft_version": -5}, 60.0)
+    board.beat("learner:x", MemberStatus(draft_version=-5), 60.0)
     assert link.in_use() == DraftInUse(0, "7")
     beat(board, "a", draft_version=1)
     assert link.in_use() == DraftInUse(1, "9")

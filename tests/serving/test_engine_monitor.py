@@ -3,20 +3,22 @@
 from types import SimpleNamespace
 
 import pytest
+from paceline.buffer.board.member_status import GoodputSaid, MemberStatus, PacingSaid
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.serving.capture.engine_rounds import EngineRounds
 from paceline.serving.pacing.goodput_tally import GoodputTally
 from paceline.serving.watch.engine_monitor import EngineMonitor
+from said import said_by
 
 LIMITS = GuardLimits(min_rounds=100)
 
 
 def names(monitor):
-    return [alarm["name"] for alarm in monitor.status()["standing_alarms"]]
+    return [alarm.name for alarm in said_by(monitor).standing_alarms]
 
 
 def reported(engine, captured, **more):
-    return {"engine_rounds": engine, "captured_rounds": captured, **more}
+    return MemberStatus(engine_rounds=engine, captured_rounds=captured, **more)
 
 
 @pytest.mark.guarantee("alarm-hook-silent")
@@ -26,14 +28,14 @@ def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(
         monitor.turn(reported(engine, captured))
     # 500 was when a round was captured last, so at 600 a hundred are missing.
     assert names(monitor) == [AlarmName.HOOK_SILENT]
-    assert monitor.status()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
+    assert said_by(monitor).standing_alarms[0].detail == "150 rounds verified, none captured"
     assert caplog.text.count("alarm hook_silent") == 1
     monitor.turn(reported(660, 491))
     assert names(monitor) == []
 
 
 @pytest.mark.parametrize(
-    "status", [{}, reported(599, 490), reported(5000, 490, capture_reason="off for another reason")]
+    "status", [MemberStatus(), reported(599, 490), reported(5000, 490, capture_reason="off for another reason")]
 )
 def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status):
     monitor = EngineMonitor(LIMITS)
@@ -45,20 +47,20 @@ def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status
 @pytest.mark.guarantee("alarm-swap-without-effect")
 def test_a_swap_without_effect_is_an_active_alarm_and_pauses_learning_until_the_weights_are_there():
     monitor = EngineMonitor(LIMITS)
-    monitor.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
+    monitor.turn(MemberStatus(published_sha256="b" * 64, loaded_sha256="a" * 64))
     assert names(monitor) == [AlarmName.SWAP_WITHOUT_EFFECT]
-    assert monitor.status()["learning_paused"] == (
+    assert said_by(monitor).learning_paused == (
         f"swap_without_effect: weights in the server are {'a' * 12}, published were {'b' * 12}"
     )
-    monitor.turn({"published_sha256": "b" * 64, "loaded_sha256": "b" * 64})
-    assert monitor.status() == {"standing_alarms": [], "learning_paused": ""}
+    monitor.turn(MemberStatus(published_sha256="b" * 64, loaded_sha256="b" * 64))
+    assert said_by(monitor) == MemberStatus()
 
 
 def test_a_silent_hook_does_not_pause_learning():
     monitor = EngineMonitor(LIMITS)
     monitor.turn(reported(100, 0))
     assert names(monitor) == [AlarmName.HOOK_SILENT]
-    assert monitor.status()["learning_paused"] == ""
+    assert said_by(monitor).learning_paused == ""
 
 
 def request(rid, rounds):
@@ -94,15 +96,15 @@ def test_drafts_that_do_not_pay_are_reported_where_they_pay_least():
     ):
         for _ in range(times):
             tally.add(bucket, draft_steps, tokens, cost_ms)
-    assert tally.status() == [
-        {"bucket": 1, "tokens_per_s": 125.0, "plain_tokens_per_s": 100.0, "steps": 60},
-        {"bucket": 4, "tokens_per_s": pytest.approx(500 / 3), "plain_tokens_per_s": 200.0, "steps": 55},
-        {"bucket": 5, "tokens_per_s": 100.0, "plain_tokens_per_s": 500.0, "steps": 49},
+    assert tally.said() == [
+        GoodputSaid(bucket=1, tokens_per_s=125.0, plain_tokens_per_s=100.0, steps=60),
+        GoodputSaid(bucket=4, tokens_per_s=pytest.approx(500 / 3), plain_tokens_per_s=200.0, steps=55),
+        GoodputSaid(bucket=5, tokens_per_s=100.0, plain_tokens_per_s=500.0, steps=49),
     ]
     monitor = EngineMonitor()
-    monitor.turn({"pacing": {"goodput": tally.status()}})
-    (alarm,) = monitor.status()["standing_alarms"]
-    assert (alarm["name"], alarm["action"]) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
-    assert alarm["reading"] == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
-    monitor.turn({"pacing": {"policy": "off", "reason": "not asked for"}})
+    monitor.turn(MemberStatus(pacing=PacingSaid(goodput=tally.said())))
+    (alarm,) = said_by(monitor).standing_alarms
+    assert (alarm.name, alarm.action) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
+    assert alarm.detail == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
+    monitor.turn(MemberStatus(pacing=PacingSaid(policy="off", reason="not asked for")))
     assert names(monitor) == []

@@ -2,6 +2,7 @@
 
 import pytest
 from paceline.buffer.board.member_name import MemberName
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.config import BufferConfig
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
@@ -69,10 +70,13 @@ class Served:
     def balance(self):
         """captured, delivered, dropped, open: once all that was sent has been read, in one turn of the courier."""
         self.reports += 1
-        self.sender.report({"reports": self.reports})
-        until(lambda: self.courier.turn(0.0) or self.receiver.status == {"reports": self.reports}, "the last report")
+        self.sender.report(MemberStatus(draft_version=self.reports))
+        until(
+            lambda: self.courier.turn(0.0) or self.receiver.status == MemberStatus(draft_version=self.reports),
+            "the last report",
+        )
         status = self.courier.status()
-        return status["captured"], status["delivered"], status["dropped"], status["open"]
+        return status.account.captured, status.account.delivered, status.account.dropped, status.open
 
 
 @pytest.fixture

@@ -6,13 +6,20 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from paceline.buffer.board.counters import (
-    COUNTERS,
     MAX_DRAFTS,
     Counters,
     SchedulerCounters,
     StepCell,
-    as_json,
+    TraceCounters,
     counters_of,
+)
+from paceline.buffer.board.member_status import (
+    MemberStatus,
+    ProcessSaid,
+    RefusalSaid,
+    Speculation,
+    SwapSaid,
+    TracesSaid,
 )
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
@@ -22,7 +29,8 @@ from paceline.serving.courier.heartbeat import KEPT_BEGINS, KEPT_REQUESTS, KEPT_
 from paceline.serving.courier.redis_clock import LOOK_S, RedisClock
 from paceline.serving.courier.replica_counters import ReplicaCounters
 from paceline.serving.watch.draft_monitor import REPORTED_REQUESTS, DraftMonitor
-from paceline.serving.wire.counts import BEFORE_BOOT, CaptureCounts, DropReason
+from paceline.serving.wire.counts import CaptureCounts, DropReason
+from said import said_by
 from served_rounds import prefill, verify
 from twins.memory_board import MemoryVersionBoard
 
@@ -38,7 +46,12 @@ def reported(boot="b1", **more):
     """What the scheduler process says."""
     scheduler = SchedulerCounters(steps=[StepCell(bucket=1, draft_steps=3, steps=4)], rounds=40)
     of = Counters(at=1.0, boot=boot, draft=2, target_version="7", scheduler=scheduler)
-    return {"skipped": {"opted_out": 2}, COUNTERS: as_json(of), **more}
+    return MemberStatus(skipped={"opted_out": 2}, counters=of, **more)
+
+
+def filled(counters, now, said):
+    counters.fill(said, now)
+    return said
 
 
 def serve(counters, name="r", draft=2, accepted=(1, 2)):
@@ -47,7 +60,7 @@ def serve(counters, name="r", draft=2, accepted=(1, 2)):
 
 
 def rounds_of(status):
-    return sum(cell.rounds for cell in counters_of(status[COUNTERS]).served.cells)
+    return sum(cell.rounds for cell in counters_of(status.counters).served.cells)
 
 
 def test_the_couriers_counters_join_those_of_the_scheduler(board):
@@ -57,7 +70,7 @@ def test_the_couriers_counters_join_those_of_the_scheduler(board):
     counts.opened()
     counts.drop(DropReason.GAP)
     serve(counters)
-    found = counters_of(counters.status(60.0, reported())[COUNTERS])
+    found = counters_of(filled(counters, 60.0, reported()).counters)
     assert (found.at, found.boot, found.draft, found.target_version) == (60.0, "b1", 2, "7")
     assert found.scheduler.rounds == 40
     assert [(cell.draft, cell.rounds, cell.accepted) for cell in found.served.cells] == [(2, 2, 3)]
@@ -66,10 +79,11 @@ def test_the_couriers_counters_join_those_of_the_scheduler(board):
 
 def test_before_the_scheduler_has_said_which_boot_it_is_there_are_no_counters(board):
     counters = ReplicaCounters(CaptureCounts())
-    assert counters.status(60.0, reported()) == {}  # nor before it is known what a courier before this one counted
+    # nor before it is known what a courier before this one counted
+    assert filled(counters, 60.0, reported()).counters is None
     counters.look(board, MEMBER, 50.0)
-    assert counters.status(60.0, {}) == {}
-    assert counters.status(60.0, {COUNTERS: {"boot": 7}}) == {}
+    assert filled(counters, 60.0, MemberStatus()).counters is None
+    assert filled(counters, 60.0, MemberStatus(counters={"boot": 7})).counters is None
 
 
 @pytest.mark.parametrize(("boot", "goes_on"), [("b1", True), ("b2", False)])
@@ -77,27 +91,27 @@ def test_a_courier_goes_on_from_the_last_heartbeat_of_the_same_boot_alone(board,
     first = ReplicaCounters(CaptureCounts())
     first.look(board, MEMBER, 50.0)
     serve(first)
-    board.beat(MEMBER, first.status(60.0, reported()), 10.0)
+    board.beat(MEMBER, filled(first, 60.0, reported()), 10.0)
     serve(first, "unsaid")  # after its last heartbeat: in no counter
     second = ReplicaCounters(CaptureCounts())
     serve(second, "s", accepted=(0,))
     second.look(board, MEMBER, 70.0)
-    assert rounds_of(second.status(70.0, reported(boot))) == (3 if goes_on else 1)
+    assert rounds_of(filled(second, 70.0, reported(boot))) == (3 if goes_on else 1)
     second.look(board, MEMBER, 71.0)
-    assert rounds_of(second.status(71.0, reported(boot))) == (3 if goes_on else 1)  # taken over once
+    assert rounds_of(filled(second, 71.0, reported(boot))) == (3 if goes_on else 1)  # taken over once
 
 
-@pytest.mark.parametrize("odd", [{COUNTERS: "odd"}, {COUNTERS: {"boot": "b1", "served": 3}}, {}])
+@pytest.mark.parametrize("odd", ["odd", {"boot": "b1", "served": 3}, None])
 def test_a_last_heartbeat_that_makes_no_sense_is_none(board, odd):
-    board.beat(MEMBER, odd, 10.0)
+    board._last_statuses[MEMBER] = (100.0, msgspec.json.encode({"counters": odd}))  # as another release may write it
     counters = ReplicaCounters(CaptureCounts())
     counters.look(board, MEMBER, 50.0)
     serve(counters)
-    assert rounds_of(counters.status(60.0, reported())) == 2
+    assert rounds_of(filled(counters, 60.0, reported())) == 2
 
 
 def test_what_the_server_before_this_one_captured_is_not_of_this_boot(board):
-    board.beat(MEMBER, {"captured": 10, "delivered": 6, "dropped": {"gap": 1}}, 10.0)
+    board.beat(MEMBER, MemberStatus(traces=TracesSaid(captured=10, delivered=6, dropped={"gap": 1})), 10.0)
     counts = CaptureCounts()
     counts.opened()
     adopt_last_counts(board, MEMBER, counts)
@@ -107,7 +121,7 @@ def test_what_the_server_before_this_one_captured_is_not_of_this_boot(board):
     assert (found.captured, found.delivered, found.dropped) == (1, 1, {})
     # Another courier of this server goes on from the receipt, which says so too.
     later = CaptureCounts()
-    later.resume(counts.status(), begun_since=1)
+    later.resume(counts.told(), begun_since=1)
     assert later.since_boot({}).captured == 2
     assert later.since_boot({}).dropped == {"courier_died": 1}
 
@@ -138,9 +152,9 @@ def fullest(board):
         for at in range(120):
             monitor.add(verify(f"long-{i}", 109, 3, finish="stop" if at == 119 else ""))
             monitor.add(verify(f"running-{i}", 109, 3))
-    swap = {"commit_ms": 1.8123456, "stage_ms": 35.1234567, "running": 64, "late_s": 0.0}
+    swap = {"commit_ms": 1.8123456, "stage_ms": 35.1234567, "running": 64}
     swaps = [
-        {"number": i, "before": i - 1, "at": 1763848484.123456 + i, "asked_at": 1763848483.1234567 + i, **swap}
+        SwapSaid(number=i, before=i - 1, at=1763848484.123456 + i, asked_at=1763848483.1234567 + i, **swap)
         for i in range(45, 109)
     ]
     cells = msgspec.structs.replace
@@ -150,50 +164,51 @@ def fullest(board):
         requests_ended=10**7, rounds=10**9, accepted=10**9, swaps=109, swaps_refused=7,
     )  # fmt: skip
     of = Counters(at=1763848484.1, boot="0123456789abcdef", draft=109, target_version="step-1234", scheduler=scheduler)
-    server = {
-        "boot": "0123456789abcdef", "started_at": 1763848484.1, "host": "gpu-node-17.cluster.example.org",
-        "paceline": "0.1.0", "sglang": "0.5.23",
-        "speculation": {
-            "algorithm": "EAGLE3", "num_steps": 5, "eagle_topk": 1, "num_draft_tokens": 6, "adaptive": False
-        },
-    }  # fmt: skip
-    said = {COUNTERS: as_json(of), "swaps": swaps, "server": server, "skipped": {"sampled_out": 10**7}}
-    said["refusals"] = [{"number": i, "promoted_at": 1763848484.123456, "why": "w" * 160} for i in range(2)]
+    server = ProcessSaid(
+        boot="0123456789abcdef",
+        started_at=1763848484.1,
+        host="gpu-node-17.cluster.example.org",
+        paceline="0.1.0",
+        sglang="0.5.23",
+        speculation=Speculation(algorithm="EAGLE3", num_steps=5, eagle_topk=1, num_draft_tokens=6, adaptive=False),
+    )
+    refusals = [RefusalSaid(number=i, promoted_at=1763848484.123456, why="w" * 160) for i in range(2)]
+    said = MemberStatus(counters=of, swaps=swaps, server=server, skipped={"sampled_out": 10**7}, refusals=refusals)
     return monitor, counters, counts, said
 
 
 def heartbeat(monitor, counters, counts, said):
-    scheduler = {name: value for name, value in said.items() if name != COUNTERS}
-    found = {**counts.status(), **scheduler, **monitor.status(), **counters.status(time.time(), said)}
-    return fitted({**found, "at": 1763848484.123, "capture": "on", "capture_reason": "", "open": 64, "queued": 0})
+    found = msgspec.structs.replace(said, at=1763848484.123, capture="on", open=64, queued=0, traces=counts.told())
+    monitor.fill(found)
+    return fitted(filled(counters, time.time(), found))
 
 
 def test_a_heartbeat_stays_under_eight_kilobytes_whatever_was_counted(board):
     full = fullest(board)
-    found, monitor_of = heartbeat(*full), full[0].status()
+    found, whole = heartbeat(*full), said_by(full[0]).stretches
     assert len(msgspec.json.encode(found)) <= MAX_BEAT_BYTES < 8192
-    assert [swap["number"] for swap in found["swaps"]][-KEPT_SWAPS:] == [105, 106, 107, 108]
-    assert len(found["stretches"]["ended"]) >= KEPT_REQUESTS
-    assert found["stretches"]["ended"] == monitor_of["stretches"]["ended"][-len(found["stretches"]["ended"]) :]
-    assert len(found["stretches"]["begun"]) >= KEPT_BEGINS
-    assert found["stretches"]["begun"] == monitor_of["stretches"]["begun"][-len(found["stretches"]["begun"]) :]
-    assert BEFORE_BOOT not in found
+    assert [swap.number for swap in found.swaps][-KEPT_SWAPS:] == [105, 106, 107, 108]
+    assert len(found.stretches.ended) >= KEPT_REQUESTS
+    assert found.stretches.ended == whole.ended[-len(found.stretches.ended) :]
+    assert len(found.stretches.begun) >= KEPT_BEGINS
+    assert found.stretches.begun == whole.begun[-len(found.stretches.begun) :]
+    assert found.traces.before_boot is None
 
 
 def test_a_heartbeat_with_room_has_all_its_swaps_with_figures_of_a_sensible_length():
-    swap = {"number": 1, "commit_ms": 1.23456, "stage_ms": 2.3456, "at": 100.12345, "late_s": 0.0, "asked_at": None}
-    found = fitted({"swaps": [swap] * 30, BEFORE_BOOT: {}, "captured": 3})
-    cut = {"number": 1, "commit_ms": 1.235, "stage_ms": 2.3, "at": 100.123, "late_s": 0.0, "asked_at": None}
-    assert found == {"swaps": [cut] * 30, "captured": 3}
-    assert fitted({"captured": 3}) == {"captured": 3}
+    swap = SwapSaid(number=1, commit_ms=1.23456, stage_ms=2.3456, at=100.12345, running=3)
+    found = fitted(MemberStatus(swaps=[swap] * 30, traces=TracesSaid(captured=3, before_boot=TraceCounters())))
+    cut = SwapSaid(number=1, commit_ms=1.235, stage_ms=2.3, at=100.123, running=3)
+    assert found == MemberStatus(swaps=[cut] * 30, traces=TracesSaid(captured=3))
+    assert fitted(MemberStatus(open=3)) == MemberStatus(open=3)
 
 
 def test_redis_clock_is_looked_at_now_and_then():
     asked = []
     client = SimpleNamespace(time=lambda: asked.append(1) or (99, 500_000))
     clock = RedisClock(client, lambda: 100.0)
-    assert clock.status() == {"clock_offset_s": None}
+    assert clock.offset_s is None
     for now in (100.0, 101.0, 100.0 + LOOK_S, 50.0):
         clock.look(now)
     assert len(asked) == 3  # once more when this host's clock was set back
-    assert clock.status() == {"clock_offset_s": 0.5}
+    assert clock.offset_s == 0.5

@@ -76,7 +76,7 @@ found["pacing"] = []
 for costs in (good_costs, own_costs):
     pacing = SglangPacing(PacingName.GOODPUT, costs)
     pacing.before_controller(None, SimpleNamespace(speculative_num_steps=3), SimpleNamespace(candidate_steps=[0, 3]))
-    found["pacing"].append([pacing.status()["policy"], pacing.status()["reason"]])
+    found["pacing"].append([pacing.said().policy, pacing.said().reason])
 swap = RankSwap(0, Path("cache"))
 swap._ranks = sglang_ranks.count()
 found["swap"] = [swap._settled(""), swap._settled("no draft here" if rank == 1 else "")]

@@ -129,10 +129,10 @@ def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
 def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder):
     with Scheduler(swap):
         swap.client.swap(1, *file_of(folder, 1))
-        assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]
+        assert set(swap.effect.digests) == {file_of(folder, 1)[1]}
         swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
         swap.client.swap(2, *file_of(folder, 2))
-    assert (swap.effect.published_sha256, swap.effect.loaded_sha256) == (file_of(folder, 2)[1], file_of(folder, 1)[1])
+    assert swap.effect.digests == (file_of(folder, 2)[1], file_of(folder, 1)[1])
 
 
 def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
@@ -356,7 +356,7 @@ def test_a_commit_that_is_done_after_it_was_given_up_on_is_reported_with_its_lat
     Scheduler(swap).iterate()
     (late,) = swap.client.take_late()
     assert (late.number, late.late_s) == (0, late.at - given_up_at)
-    assert (swap.effect.published_sha256, swap.client.take_late()) == (file_of(folder, 0)[1], [])
+    assert (swap.effect.digests[0], swap.client.take_late()) == (file_of(folder, 0)[1], [])
 
 
 def test_a_late_commit_is_settled_before_the_one_that_came_after_it(swap, folder, monkeypatch):
@@ -367,7 +367,7 @@ def test_a_late_commit_is_settled_before_the_one_that_came_after_it(swap, folder
     with Scheduler(swap):
         swap.client.swap(1, *file_of(folder, 1))
     assert [late.number for late in swap.client.take_late()] == [0]
-    assert (swap.draft_version, swap.effect.published_sha256) == (1, file_of(folder, 1)[1])
+    assert (swap.draft_version, swap.effect.digests[0]) == (1, file_of(folder, 1)[1])
 
 
 @pytest.mark.parametrize("broken", ["_least_ready", "_staged"])
@@ -509,7 +509,7 @@ def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch,
     # Equal tensors are equal bytes, in whichever form they came: the learner publishes this digest as version 0.
     save_file({"fc.weight": torch.ones(2, 3)}, folder / "as-published", metadata={"format": "pt"})
     expected = sha256_of(folder / "as-published") if form in {"shards", "pickle"} else first.sha256
-    assert swap.effect.loaded_sha256 == first.sha256 == expected
+    assert swap.effect.digests[1] == first.sha256 == expected
 
 
 @pytest.mark.usefixtures("layers")

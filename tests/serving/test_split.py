@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from paceline.buffer.board.member_status import MemberStatus, SwapSaid, TracesSaid
 from paceline.buffer.stream.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.courier.split import split, split_prefill, split_verify, top_logprobs
@@ -70,11 +71,11 @@ def test_a_message_arrives_as_it_was_sent():
         feature_dtype=FeatureDtype.BFLOAT16,
         prefixes=prefixes,
     )
-    resume = Resume({"a": 1}, ("y",), 2)
+    resume = Resume(TracesSaid(captured=1), ("y",), 2)
     forwards, lost, status = (
         (to_wire(head, arrays), to_wire(VERIFY, {})),
         {"x": DropReason.FAULT},
-        {"swaps": [{"at": 1.5}]},
+        MemberStatus(swaps=[SwapSaid(number=1, at=1.5, stage_ms=2.0, commit_ms=1.0, running=0)]),
     )
     message = sent(
         Message(

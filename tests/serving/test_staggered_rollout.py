@@ -2,6 +2,7 @@
 
 import pytest
 from fleet import publish, version
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.version import VersionState
 from paceline.serving.swap.staggered_rollout import STALLED_S, StaggeredRollout
 from twins.memory_board import MemoryVersionBoard
@@ -26,7 +27,7 @@ class Fleet:
 
     def beat(self, **drafting):
         for replica, number in drafting.items():
-            self.board.beat(f"replica:{replica}", {"draft_version": number, "swap": "on"}, 1000.0)
+            self.board.beat(f"replica:{replica}", MemberStatus(draft_version=number, swap="on"), 1000.0)
 
 
 @pytest.fixture
@@ -59,14 +60,14 @@ def test_one_without_progress_delays_the_others_for_a_while_and_one_that_cannot_
     assert not due(fleet, rollout)
     assert not due(fleet, rollout, passed_s=STALLED_S - 0.1)
     assert due(fleet, rollout, passed_s=0.1)
-    fleet.board.beat("replica:a", {"draft_version": 0, "swap": "off"}, 1000.0)
+    fleet.board.beat("replica:a", MemberStatus(draft_version=0, swap="off"), 1000.0)
     assert due(fleet, fleet.rollout("b"))
 
 
 def test_one_whose_canary_has_just_ended_takes_part(fleet):
     """Its heartbeat reports that a second later, and a version the operator promoted has drafted nowhere yet."""
     rollout = fleet.rollout("b")
-    fleet.board.beat("replica:a", {"draft_version": 2, "swap": "on", "is_canary": True}, 1000.0)
+    fleet.board.beat("replica:a", MemberStatus(draft_version=2, swap="on", is_canary=True), 1000.0)
     assert not due(fleet, rollout)
     fleet.beat(a=1)
     assert not due(fleet, rollout)
@@ -105,7 +106,7 @@ def test_versions_that_come_faster_than_they_are_swapped_in_reach_every_replica(
 @pytest.mark.parametrize("reported", [{"is_canary": True}, {}])
 def test_a_replica_with_a_canary_is_not_waited_for(fleet, reported):
     fleet.board.move(2, VersionState.CANARY, "l", "won", replica="a")
-    fleet.board.beat("replica:a", {"draft_version": 2, "swap": "on", **reported}, 1000.0)
+    fleet.board.beat("replica:a", MemberStatus(draft_version=2, swap="on", **reported), 1000.0)
     assert due(fleet, fleet.rollout("b"))
 
 

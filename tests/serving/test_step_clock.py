@@ -216,7 +216,7 @@ def test_pacing_and_the_clock_share_one_meter():
     ]  # fmt: skip
     (cell,) = engine.counters().steps
     assert (cell.steps, cell.tokens) == (3, 9)
-    assert engine.policy.status()["unmatched"] == 0
+    assert engine.policy.said().unmatched == 0
 
 
 def test_a_clock_that_stopped_ends_pacing_and_is_no_longer_believed(caplog):

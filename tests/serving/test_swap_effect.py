@@ -35,24 +35,24 @@ def swapped(effect, model, seed, *, takes=True):
     if takes:
         model.take(staged(seed))
     effect.settle(f"sha-{seed}", take_probe(staged(seed), model))
-    return effect.status()
+    return effect.digests
 
 
 def test_a_copy_that_copies_nothing_is_seen_and_one_that_does_again_ends_it(model):
     effect = SwapEffect()
-    assert swapped(effect, model, 0) == {"published_sha256": "sha-0", "loaded_sha256": "sha-0"}
-    assert swapped(effect, model, 1) == {"published_sha256": "sha-1", "loaded_sha256": "sha-1"}
-    assert swapped(effect, model, 2, takes=False) == {"published_sha256": "sha-2", "loaded_sha256": "sha-1"}
-    assert swapped(effect, model, 3, takes=False) == {"published_sha256": "sha-3", "loaded_sha256": "sha-1"}
-    assert swapped(effect, model, 1, takes=False) == {"published_sha256": "sha-1", "loaded_sha256": "sha-1"}
-    assert swapped(effect, model, 4) == {"published_sha256": "sha-4", "loaded_sha256": "sha-4"}
+    assert swapped(effect, model, 0) == ("sha-0", "sha-0")
+    assert swapped(effect, model, 1) == ("sha-1", "sha-1")
+    assert swapped(effect, model, 2, takes=False) == ("sha-2", "sha-1")
+    assert swapped(effect, model, 3, takes=False) == ("sha-3", "sha-1")
+    assert swapped(effect, model, 1, takes=False) == ("sha-1", "sha-1")
+    assert swapped(effect, model, 4) == ("sha-4", "sha-4")
 
 
 def test_the_same_weights_under_another_digest_need_no_effect(model):
     effect = SwapEffect()
     swapped(effect, model, 0)
     effect.settle("written again", take_probe(staged(0), model))
-    assert effect.loaded_sha256 == "written again"
+    assert effect.digests[1] == "written again"
 
 
 @pytest.mark.parametrize(("share", "loaded"), [(MIN_CHANGED / 2, "b"), (2 * MIN_CHANGED, "a")])
@@ -62,7 +62,7 @@ def test_a_file_that_hardly_differs_need_not_show_in_the_model(model, share, loa
     after[: int(share * SAMPLED_VALUES)] = 1.0
     effect.settle("a", take_probe([("q", before)], model))
     effect.settle("b", take_probe([("q", after)], model))
-    assert effect.loaded_sha256 == loaded
+    assert effect.digests[1] == loaded
 
 
 def test_without_a_probe_a_swap_is_taken_to_have_worked(model, caplog):
@@ -71,8 +71,8 @@ def test_without_a_probe_a_swap_is_taken_to_have_worked(model, caplog):
     assert try_probe([], model) is None
     assert "the effect of a swap is not known" in caplog.text
     effect.settle("b", None)
-    assert effect.status() == {"published_sha256": "b", "loaded_sha256": "b"}
-    assert swapped(effect, model, 1)["loaded_sha256"] == "sha-1"
+    assert effect.digests == ("b", "b")
+    assert swapped(effect, model, 1)[1] == "sha-1"
 
 
 def test_a_probe_is_a_copy(model):

@@ -2,12 +2,14 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.board.member_status import MemberStatus, RefusalSaid, SwapSaid
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
 from paceline.serving.swap.swapper import CanaryTurns, Swapper
+from said import said_by
 from twins.memory_board import MemoryVersionBoard
 
 
@@ -83,10 +85,11 @@ def test_a_new_live_version_is_swapped_in_once(board, switch, swapper):
     swapper.turn()
     swapper.turn()
     assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
-    status = swapper.status()
-    assert status["draft_version"] == 1
-    swap = {"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0, "late_s": 0.0}
-    assert status["swaps"] == [swap | {"before": 0, "asked_at": board.read().rows[1].changed_at}]
+    status = said_by(swapper)
+    assert status.draft_version == 1
+    swap = SwapSaid(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, before=0)
+    swap.asked_at = board.read().rows[1].changed_at
+    assert status.swaps == [swap]
     assert (swapper.done, swapper.refused) == (1, 0)
 
 
@@ -100,7 +103,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
     switch.late = [SwapOutcome(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
     swapper.turn()
     swapper.turn()
-    assert [(swap["number"], swap["late_s"]) for swap in swapper.status()["swaps"]] == [(1, 7.25)]
+    assert [(swap.number, swap.late_s) for swap in said_by(swapper).swaps] == [(1, 7.25)]
     assert "version 1 was swapped in 7.2 s late" in caplog.text
     assert len(switch.asked) == 1
 
@@ -111,7 +114,7 @@ def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board, switch, 
         SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
     )
     swapper.turn()
-    assert [swap["number"] for swap in swapper.status()["swaps"]] == [2, 1]
+    assert [swap.number for swap in said_by(swapper).swaps] == [2, 1]
 
 
 def test_a_roll_back_swaps_the_previous_version_in(board, switch, swapper):
@@ -133,10 +136,10 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
         ReasonCode.WEIGHTS_REFUSED, by="rep", fault="norm.weight: holds values that are not finite"
     )
     assert switch.draft_version == 0
-    status = swapper.status()
-    assert status["swaps_refused"] == 1
+    status = said_by(swapper)
+    assert status.swaps_refused == 1
     why = "norm.weight: holds values that are not finite"
-    assert status["refusals"] == [{"number": 1, "promoted_at": 100.0, "why": why}]
+    assert status.refusals == [RefusalSaid(number=1, promoted_at=100.0, why=why)]
 
 
 @pytest.mark.guarantee("weights-disk-away")
@@ -155,10 +158,10 @@ def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_c
 def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = OSError("no such file")
-    board.beat("replica:other", {"draft_version": 1}, 60.0)
+    board.beat("replica:other", MemberStatus(draft_version=1), 60.0)
     for _ in range(2):
         swapper.turn()
-    assert (board.read().live, swapper.status()["swaps_refused"]) == (1, 0)
+    assert (board.read().live, said_by(swapper).swaps_refused) == (1, 0)
     switch.fault = None
     swapper.turn()
     assert switch.draft_version == 1
@@ -362,7 +365,7 @@ def test_a_new_live_version_is_staggered_and_one_that_drafted_before_is_not(boar
     now, switch = [0.0], Switch()
     rollout = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
     swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None, rollout=rollout)
-    board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
+    board.beat("replica:first", MemberStatus(draft_version=0, swap="on"), 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     assert switch.draft_version == 1  # it has just started

@@ -12,6 +12,7 @@ from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
+from said import said_by
 from twins.memory_board import MemoryVersionBoard
 
 USUAL = 50  # rounds, of five requests
@@ -55,7 +56,7 @@ class Replica:
     @property
     def alarms(self) -> list[tuple[str, str]]:
         """Action and text of each."""
-        return [(alarm["action"], alarm["reading"]) for alarm in self.monitor.status()["alarms"]]
+        return [(alarm.action, alarm.detail) for alarm in said_by(self.monitor).alarms]
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_the_live_arms_level_under_the_old_target_kills_no_canary(replica) -> No
     for number in range(12):
         for round_ in range(10):
             other.add(verify(f"live-{number}", 2, "7", GOOD, "length" if round_ == 9 else ""))
-    replica.board.beat("replica:other", other.status(), 1e6)
+    replica.board.beat("replica:other", said_by(other), 1e6)
     replica.serve(3, "7", [GOOD] * 2 * USUAL)
     assert replica.monitor._trial.live.rounds == 120
     replica.serve(3, "8", [GOOD])

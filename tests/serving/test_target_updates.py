@@ -39,8 +39,8 @@ class Trainer:
         return self.cached_tokens > 0
 
     def is_at(self, version, updates):
-        status = self.target.status()
-        return (self.target.judging, status["target_version"], status["target_updates"]) == (version, version, updates)
+        status = self.target.said()
+        return (self.target.judging, status.version, status.updates) == (version, version, updates)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_update_in_buckets_counts_once_at_its_end_and_no_version_judges_befor
         judged.append((trainer.target.judging, trainer.target.reason))
         trainer.load()
     assert judged == [("", LOADING)] * 8
-    assert trainer.target.status()["target_version"] == "7"  # which is what it was last
+    assert trainer.target.said().version == "7"  # which is what it was last
     trainer.close()
     assert trainer.is_at("8", 1)
     assert trainer.target.reason == ""
@@ -106,7 +106,7 @@ def test_a_refused_update_changes_nothing():
     trainer.fail()
     trainer.close()
     assert trainer.is_at("7", 0)
-    assert trainer.target.status()["target_update_ms"] is None
+    assert trainer.target.said().update_ms is None
 
 
 @pytest.mark.parametrize("is_session", [False, True])
@@ -118,9 +118,9 @@ def test_an_update_that_failed_half_way_leaves_weights_of_no_version_until_one_s
     trainer.fail("the peer is gone")
     if is_session:
         trainer.close()
-    status = trainer.target.status()
-    assert (trainer.target.judging, status["target_version"], status["target_updates"]) == ("", "7", 0)
-    assert status["target_reason"] == "an update failed: the peer is gone"
+    status = trainer.target.said()
+    assert (trainer.target.judging, status.version, status.updates) == ("", "7", 0)
+    assert status.reason == "an update failed: the peer is gone"
     assert "the peer is gone" in caplog.text
     trainer.fail()  # a refused one does not mend it
     assert trainer.target.judging == ""
@@ -148,18 +148,18 @@ def test_a_version_named_afterwards_replaces_the_counted_one_and_is_no_update():
 def test_an_update_takes_from_its_first_call_to_its_last():
     trainer = Trainer()
     trainer.load(took_s=0.25)
-    assert trainer.target.status()["target_update_ms"] == 250.0
+    assert trainer.target.said().update_ms == 250.0
     trainer.now_s += 60.0
     trainer.target.open()
     for _ in range(3):
         trainer.load(took_s=0.5)
         trainer.now_s += 1.0  # the trainer gathers the next bucket
     trainer.close()
-    assert trainer.target.status()["target_update_ms"] == 4500.0
+    assert trainer.target.said().update_ms == 4500.0
 
 
 def stale(trainer):
-    return trainer.target.status()["stale_prefixes"]
+    return trainer.target.said().stale_prefixes
 
 
 def test_prompts_that_earlier_weights_have_read_are_reported_until_a_flush_and_logged_once(caplog):
@@ -199,4 +199,4 @@ def test_once_an_update_could_not_be_followed_no_version_judges_any_more():
     trainer.load()
     assert trainer.target.judging == ""
     assert trainer.target.reason == "its updates could not be followed (KeyError: 'x'); restart the server"
-    assert trainer.target.status()["target_version"] == "8"
+    assert trainer.target.said().version == "8"

@@ -29,6 +29,7 @@ from paceline.serving.wire.request_forward import (
     RequestVerify,
     TeacherWidth,
 )
+from said import said_by
 from sglang_double import batch_of, request
 from twins.memory_board import MemoryVersionBoard
 
@@ -170,5 +171,5 @@ def test_rounds_of_plain_decoding_do_not_count_for_the_draft():
                 commit,
             )
         )
-    ((_, _, accepted, rounds),) = monitor.status()["stretches"]["ended"]
-    assert (accepted, rounds) == (200, 200)
+    (ended,) = said_by(monitor).stretches.ended
+    assert (ended.accepted, ended.rounds) == (200, 200)

@@ -83,7 +83,16 @@ class Server:
         return self.said() | {"success": result.success, "message": result.message}
 
     def said(self) -> dict[str, Any]:
-        return {"touched": list(self.touched), "judging": self.target.updates.judging, **self.target.updates.status()}
+        said = self.target.updates.said()
+        return {
+            "touched": list(self.touched),
+            "judging": self.target.updates.judging,
+            "target_version": said.version,
+            "target_reason": said.reason,
+            "target_updates": said.updates,
+            "target_update_ms": said.update_ms,
+            "stale_prefixes": said.stale_prefixes,
+        }
 
     def begin(self, **fields: Any) -> dict[str, Any]:
         return self.do("begin_weight_update", "BeginWeightUpdateReqInput", **fields)

@@ -8,7 +8,6 @@ from threading import Condition, RLock
 
 import msgspec
 from paceline.buffer.board.board_rules import Decision, move_events, register_events, rollback_events
-from paceline.buffer.board.counters import BOOT
 from paceline.buffer.board.event_codec import decode_event, encode_event
 from paceline.buffer.board.farewell import member_seen
 from paceline.buffer.board.lease import Lease, renewed
@@ -22,6 +21,7 @@ from paceline.buffer.board.member_history import (
     decode_history,
     encode_entry,
 )
+from paceline.buffer.board.member_status import MemberStatus, read_status
 from paceline.buffer.board.reason import Why
 from paceline.buffer.board.version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 from paceline.buffer.stream.trace_buffer import MAX_WAIT_S
@@ -101,7 +101,7 @@ class MemoryVersionBoard:
 
     def leave(self, member: str, boot: str) -> bool:
         with self._lock:
-            if self.last_status(member).get(BOOT, boot) != boot:
+            if (self.last_status(member).boot or boot) != boot:
                 return False
             self._beats.pop(member, None)
             self._boots.pop(member, None)
@@ -109,12 +109,12 @@ class MemoryVersionBoard:
             self._histories.pop(member, None)
             return True
 
-    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        raw = msgspec.json.encode(dict(status))
+    def beat(self, member: str, status: MemberStatus, ttl_s: float) -> None:
+        raw = msgspec.json.encode(status)
         with self._lock:
             self._beats[member] = (self._clock() + ttl_s, raw)
             self._last_statuses[member] = (self._clock(), raw)
-            boot, entry = encode_entry(status)
+            boot, entry = encode_entry(status.counters)
             if entry:
                 self._remember(member, boot, entry)
 
@@ -127,16 +127,16 @@ class MemoryVersionBoard:
         rows = [*rows, (max(now, newest or now), boot, entry)][-HISTORY_KEPT:]
         self._histories[member] = _thinned([row for row in rows if row[0] >= now - HISTORY_S], now)
 
-    def last_status(self, member: str) -> Mapping[str, object]:
+    def last_status(self, member: str) -> MemberStatus:
         seen = self.members().get(member)
-        return seen.status if seen else {}
+        return seen.said if seen else MemberStatus()
 
     def members(self) -> Mapping[str, MemberSeen]:
         with self._lock:
             beating = self.heartbeats()
             now = self._clock()
             return {
-                member: member_seen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
+                member: member_seen(read_status(raw), seen_at, is_alive=member in beating)
                 for member, (seen_at, raw) in sorted(self._last_statuses.items())
                 if seen_at > now - LAST_STATUS_S
             }
@@ -150,11 +150,11 @@ class MemoryVersionBoard:
     def now(self) -> float:
         return self._clock()
 
-    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+    def heartbeats(self) -> Mapping[str, MemberStatus]:
         with self._lock:
             now = self._clock()
             self._beats = {member: beat for member, beat in self._beats.items() if beat[0] > now}
-            return {member: msgspec.json.decode(raw) for member, (_, raw) in sorted(self._beats.items())}
+            return {member: read_status(raw) for member, (_, raw) in sorted(self._beats.items())}
 
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:

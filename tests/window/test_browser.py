@@ -15,6 +15,7 @@ import pytest
 from fleet import version
 from live_page import served
 from paceline.buffer.board.board_access import BoardAccess
+from paceline.buffer.board.member_status import MemberStatus, ProcessSaid, TracesSaid
 from paceline.buffer.board.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -49,7 +50,9 @@ def access(redis_client, tmp_path) -> BoardAccess:
         board.register(made, "learner", "made")
         state = VersionState.REFUSED if number == 2 else VersionState.LIVE
         board.move(number, state, "learner", f"better {IMAGE}")
-    board.beat("replica:a", {"draft_version": 1, "capture": "on", "captured": 3, "delivered": 3}, 600.0)
+    board.beat(
+        "replica:a", MemberStatus(draft_version=1, capture="on", traces=TracesSaid(captured=3, delivered=3)), 600.0
+    )
     auth = OperatorAuth(redis_client, BufferConfig(speculator="demo"))
     auth.set_token(TOKEN, None, "operator:ann", "first")
     return BoardAccess("demo", board, auth, None)
@@ -99,7 +102,7 @@ def test_a_rollback_by_click_changes_the_board_and_shows_who_took_it(tab, url, a
     assert access.board.read().live == 0
     assert access.board.events()[-1].why == "worse on prose"
     assert "still drafts with 1" in page.inner_text("#act-result")
-    access.board.beat("replica:a", {"draft_version": 0, "capture": "on"}, 600.0)
+    access.board.beat("replica:a", MemberStatus(draft_version=0, capture="on"), 600.0)
     page.wait_for_selector("#act-result li:has-text('✓ replica:a: drafts with 0')")
 
 
@@ -159,7 +162,7 @@ def test_what_others_wrote_stays_text(tab, url):
 def test_the_page_says_when_redis_dies_and_nothing_green_stays(tab, own_redis):
     with connect(own_redis.url) as client:
         board = RedisVersionBoard(client, BufferConfig(speculator="demo"))
-        board.beat("replica:a", {"draft_version": 0, "capture": "on"}, 600.0)
+        board.beat("replica:a", MemberStatus(draft_version=0, capture="on"), 600.0)
         access = BoardAccess("demo", board, OperatorAuth(client, BufferConfig(speculator="demo")), None)
         with serving(access, client) as address:
             page = tab(f"{address}/")
@@ -232,8 +235,8 @@ def test_axe_finds_nothing_and_nothing_overflows_or_is_cut(tab, story_url, theme
 @pytest.mark.parametrize("width", [1280, 768, 390])
 def test_long_names_of_members_are_not_cut_off(tab, access, redis_client, width):
     host = "gpu-node-0123.eu-west-1.compute.internal"
-    server = {"host": host, "paceline": "0.1.0+g801c959ddfeb", "sglang": "0.5.23"}
-    access.board.beat(f"replica:{host}-30000", {"draft_version": 1, "capture": "on", "server": server}, 600.0)
+    server = ProcessSaid(host=host, paceline="0.1.0+g801c959ddfeb", sglang="0.5.23")
+    access.board.beat(f"replica:{host}-30000", MemberStatus(draft_version=1, capture="on", server=server), 600.0)
     with serving(access, redis_client) as address:
         page = tab(f"{address}/", viewport={"width": width, "height": 800})
         page.wait_for_selector(f"#members th:text-is('replica:{host}-30000')")

@@ -1,5 +1,6 @@
 """What /metrics says of one speculator: hand-made members, and what the readings say of the same counters."""
 
+import msgspec
 import pytest
 from fleet import NOW, board, learner, replica, requests, snapshot, steps, version
 from paceline.buffer.board.counters import (
@@ -13,8 +14,9 @@ from paceline.buffer.board.counters import (
     ServedCell,
     ServedCounters,
     TraceCounters,
-    as_json,
 )
+from paceline.buffer.board.member_board import MemberSeen
+from paceline.buffer.board.member_status import read_status
 from paceline.buffer.board.version import OTHER_LABELS
 from paceline.dashboards.exporter.families import FAMILIES, Kind
 from paceline.policies.readings.tables import StepSums
@@ -52,7 +54,7 @@ def served(times: int) -> Counters:
 
 
 def told(counters: Counters, **status: object):
-    return snapshot(replica_a=replica(**{"counters": as_json(counters), **status}))
+    return snapshot(replica_a=replica(**{"counters": counters} | status))
 
 
 def test_a_difference_of_two_scrapes_is_what_the_readings_count_between_them() -> None:
@@ -112,7 +114,7 @@ def test_what_nobody_told_is_absent_and_not_0() -> None:
 
 
 def test_a_silent_member_is_heard_of_last_and_counts_nothing_any_more() -> None:
-    silent = replica(90.0, is_alive=False, counters=as_json(served(2)), capture="on")
+    silent = replica(90.0, is_alive=False, counters=served(2), capture="on")
     found = scrape(snapshot(replica_a=silent))
     assert value(found, "paceline_member_last_seen_timestamp_seconds", member="replica:a") == NOW - 90.0
     assert value(found, "paceline_board_timestamp_seconds") == NOW
@@ -135,7 +137,7 @@ def test_the_newest_eight_drafts_and_what_drafts_now_have_their_own_series() -> 
     rows = [ServedCell(draft=number, label="", kind="greedy", rounds=1 + number) for number in range(12)]
     rows.append(ServedCell(draft=OLDER_DRAFTS, label=OTHER_LABELS, kind="greedy", rounds=1000))
     counted.served.cells = rows
-    found = scrape(snapshot(board(12), replica_a=replica(counters=as_json(counted))))
+    found = scrape(snapshot(board(12), replica_a=replica(counters=counted)))
     own = {"3", "5", "6", "7", "8", "9", "10", "11"}
     assert labels_of(found, "paceline_draft_verify_rounds_total", "draft") == own | {"older"}
     assert value(found, "paceline_draft_verify_rounds_total", draft="older") == 1000 + 1 + 2 + 3 + 5
@@ -147,7 +149,7 @@ def test_sixteen_labels_of_all_members_have_their_own_series() -> None:
     def labels(first: int) -> dict:
         cells = [ServedCell(draft=1, label=f"l{n}", kind="greedy", rounds=n) for n in range(first, first + 12)]
         rest = [ServedCell(draft=1, label=label, kind="greedy", rounds=5) for label in ("", OTHER_LABELS, "other")]
-        return as_json(Counters(at=NOW, boot=str(first), served=ServedCounters(cells=[*cells, *rest])))
+        return Counters(at=NOW, boot=str(first), served=ServedCounters(cells=[*cells, *rest]))
 
     found = scrape(snapshot(replica_a=replica(counters=labels(10)), replica_b=replica(counters=labels(30))))
     own = {f"l{n}" for n in (*range(18, 22), *range(30, 42))}
@@ -169,8 +171,8 @@ def test_the_board_says_what_is_live_and_what_the_gate_predicted() -> None:
 
 
 def test_a_replica_tells_its_last_swap_and_plain_speed() -> None:
-    first = {"number": 0, "at": 5.0, "stage_ms": 900.0, "commit_ms": 90.0}
-    last = {"number": 1, "at": 7.0, "stage_ms": 30.0, "commit_ms": 1.5, "accept_length_before": None}
+    first = {"number": 0, "at": 5.0, "stage_ms": 900.0, "commit_ms": 90.0, "running": 0}
+    last = {"number": 1, "at": 7.0, "stage_ms": 30.0, "commit_ms": 1.5, "running": 0}
     pacing = {"goodput": [{"bucket": 4, "plain_tokens_per_s": 88.0}]}
     found = scrape(told(served(2), swaps=[first, last | {"accept_length_after": 2.5}], pacing=pacing))
     assert value(found, "paceline_last_swap_timestamp_seconds") == 7.0
@@ -182,7 +184,8 @@ def test_a_replica_tells_its_last_swap_and_plain_speed() -> None:
 
 @pytest.mark.parametrize("status", [{"swaps": "x"}, {"pacing": [1]}, {"capture": 3}, {"open": True}, {"counters": 5}])
 def test_a_status_that_somebody_else_wrote_spoils_nothing(status: dict) -> None:
-    found = scrape(snapshot(replica_a=replica(**status)))
+    spoilt = MemberSeen(said=read_status(msgspec.json.encode(status)), last_seen_at=NOW, is_alive=True)
+    found = scrape(snapshot(replica_a=spoilt))
     assert value(found, "paceline_member_alive", member="replica:a") == 1.0
 
 
@@ -198,7 +201,7 @@ def test_a_learner_tells_of_its_rounds_and_of_the_buffer() -> None:
         pending=30,
         oldest_pending_s=12.0,
     )
-    counters = as_json(Counters(at=NOW, boot="l", learner=part))
+    counters = Counters(at=NOW, boot="l", learner=part)
     found = scrape(snapshot(learner_b=learner(counters=counters, learn="rest", pending_registrations=2)))
     verdicts = ("promote", "refuse", "")
     learned = [value(found, "paceline_rounds_total", kind="learned", verdict=verdict) for verdict in verdicts]

@@ -7,7 +7,8 @@ import urllib.request
 from functools import cache, partial
 
 import redis
-from paceline.buffer.board.counters import Counters, ServedCell, ServedCounters, as_json
+from paceline.buffer.board.counters import Counters, ServedCell, ServedCounters
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.config import BufferConfig
@@ -30,8 +31,8 @@ def collector_of(client: redis.Redis) -> BoardCollector:
 
 def beaten(client: redis.Redis, speculator: str, rounds: int, boot: str = "one") -> None:
     cells = [ServedCell(draft=0, label="py", kind="greedy", rounds=rounds, accepted=rounds)]
-    counters = as_json(Counters(at=1.0, boot=boot, served=ServedCounters(cells=cells)))
-    board_of(client, speculator).beat("replica:a", {"counters": counters}, 30.0)
+    counters = Counters(at=1.0, boot=boot, served=ServedCounters(cells=cells))
+    board_of(client, speculator).beat("replica:a", MemberStatus(counters=counters), 30.0)
 
 
 def test_all_speculators_are_read_again_at_every_scrape(redis_client: redis.Redis) -> None:

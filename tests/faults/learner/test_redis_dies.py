@@ -70,7 +70,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
     learner = world.learn(BATCH, ROUND_LEASE_S="60")
     world.learn_more(learner, BATCH)
     before = world.board.read()
-    rounds = world.board.heartbeats()["learner:killable"]["rounds"]
+    rounds = world.board.heartbeats()["learner:killable"].life.rounds
     killable_redis.die()
     killable_redis.come_back(with_data=False)
     learner = learner if is_same_process else world.learner()
@@ -81,7 +81,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
     world.assert_sound()
     assert_started_again(world, before)
     # The checkpoint is kept, and so is what was learned before.
-    assert world.board.heartbeats()["learner:killable"]["rounds"] > rounds
+    assert world.board.heartbeats()["learner:killable"].life.rounds > rounds
 
 
 @pytest.mark.guarantee("redis-killed-between-rounds")

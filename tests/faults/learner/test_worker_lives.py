@@ -82,11 +82,11 @@ def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
         until(lambda before=before: complaints() > before, f"a refusal for {name}")
         refused.append(name)
         if name == "no permission":  # beats can be written, and say so
-            until(lambda: "lpush" in world.board.members()["learner:killable"].status["stalled"], "the learner to tell")
+            until(lambda: "lpush" in world.board.members()["learner:killable"].said.stalled, "the learner to tell")
         world.client.execute_command(*mend_it)
     world.send(BATCH)
     until(lambda: not world.buffer.counts().pending, "everything to be learned")
-    until(lambda: world.board.members()["learner:killable"].status["stalled"] == "", "the learner to be well")
+    until(lambda: world.board.members()["learner:killable"].said.stalled == "", "the learner to be well")
     world.assert_accounted(world.sent)
     world.assert_sound()
     assert refused == [*REFUSALS]
@@ -106,9 +106,9 @@ def test_a_worker_that_ends_by_itself_says_why_and_exits_with_a_code(world):
     env = {**os.environ, **world.env, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run([sys.executable, "-c", FAILING], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 1, ended.stderr
-    status = world.board.members()["learner:killable"].status
-    assert status["left"] == "RuntimeError: nothing that passes, exit code 1"
-    assert "ended" not in status
+    said = world.board.members()["learner:killable"].said
+    assert said.left == "RuntimeError: nothing that passes, exit code 1"
+    assert not said.ended
 
 
 @pytest.mark.guarantee("beat-clock-jumps")

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 from monitoring import exporter_service, prometheus_service
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_client import connect
@@ -88,11 +89,11 @@ class RealStack:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda job: self.generate(*job, **labelled), jobs))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> MemberStatus:
         """The replica's last heartbeat; empty while it is silent."""
-        return dict(self.board.heartbeats().get(REPLICA, {}))
+        return self.board.heartbeats().get(REPLICA, MemberStatus())
 
-    def drained(self) -> dict[str, Any]:
+    def drained(self) -> MemberStatus:
         """The same once every trace of the requests answered so far has left the server."""
         until(drain_check(self.status), "the server to deliver its traces")
         return self.status()
@@ -156,6 +157,6 @@ def real_stack(folder: Path, models: tuple[Path, Path]) -> Iterator[RealStack]:
             folder, target, draft, redis, server, learner, board, buffer, env, port, page_port, exporter_port,
             prometheus_port, texts,
         )  # fmt: skip
-        until(lambda: made.status().get("capture") == "on", "the replica's first heartbeat")
+        until(lambda: made.status().capture == "on", "the replica's first heartbeat")
         yield made
         learner.stop()

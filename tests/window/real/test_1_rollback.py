@@ -27,7 +27,7 @@ def drafts(real):
     for folder in folders:
         number = register(real, folder)
         real.board.move(number, VersionState.LIVE, "test", folder.name)
-        until(lambda number=number: real.status().get("draft_version") == number, "the swap")
+        until(lambda number=number: real.status().draft_version == number, "the swap")
     return number - 1, number
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 from mlflow import MlflowClient
 from paceline.buffer.board.audit import entry_time
+from paceline.buffer.board.member_status import MemberStatus
 from paceline.dashboards.served import WINDOW_S
 from real_stack import LEARNER, MLFLOW_PAGES, REPLICA
 from scraped import parsed, value
@@ -68,8 +69,8 @@ def ended(real):
 
 def runs_of(real) -> dict[int, str]:
     """Draft -> its run in MLflow, as the learner says."""
-    status = real.board.heartbeats().get(LEARNER, {})
-    return {int(number): run for number, run in status.get("mlflow", {}).get("runs", {}).items()}
+    said = real.board.heartbeats().get(LEARNER, MemberStatus())
+    return {int(number): run for number, run in said.mlflow.runs.items()} if said.mlflow else {}
 
 
 def in_mlflow(real) -> dict[int, dict[str, float]]:
