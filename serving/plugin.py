@@ -80,8 +80,9 @@ def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank:
     The second may fail for want of a process or a folder. If that left its rank with other shared hooks than the rest,
     they would choose different draft steps and wait for each other for ever.
     """
-    from .replica import build_replica, build_shared
+    from .replica import build_replica
     from .server_identity import ServerIdentity
+    from .shared_parts import build_shared
 
     identity = ServerIdentity()  # first of all: its start is no later than anything that is counted from
     shared = build_shared(settings)

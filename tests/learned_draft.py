@@ -44,5 +44,5 @@ def swap_in_learned(rig: Any, traces: Sequence[DraftTrace]) -> Path:
     for source in (rig.draft, folder):
         number = register(rig, source)
         rig.board.move(number, VersionState.LIVE, "test", source.name)
-    until(lambda: rig.status().get("draft_version") == number, "the swap")
+    until(lambda: rig.status().draft_version == number, "the swap")
     return folder

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ...buffer.board.member_status import CourierSaid, MemberStatus
 from .. import config
 from ..breaker import Breaker
+from ..wire.messages import POLL_S
 from .courier_sender import CourierSender
 from .outbox import Outbox
 
@@ -92,6 +93,11 @@ class CourierProcess:
             said = self._status()
             said.courier = CourierSaid(restarts=self._restarts, fault=self._fault, backoff_s=self._backoff_s)
             self.sender.report(said)
+
+    def tell(self) -> None:
+        """Report it and wait until the courier has it, or this is stopped."""
+        self.report()
+        self._stop.wait(POLL_S)
 
     def _supervise(self) -> None:
         while not self._stop.wait(LOOK_S):

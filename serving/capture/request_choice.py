@@ -33,6 +33,7 @@ class RequestChoice:
         self._target_version = target_version
         self._known: tuple[tuple[str, ...], int, str] | None = None  # request ids of the last batch, and the versions
         self._chosen: Chosen | None = None  # of it
+        self.rounds = 0  # verify rounds of captured requests that the hook has seen
 
     def forget(self) -> None:
         """A new request may have the id of one that has ended."""

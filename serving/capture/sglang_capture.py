@@ -67,7 +67,6 @@ class SglangCapture:
         self._settings = settings
         self._outbox = outbox
         self.choice = choice
-        self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: _Launched | None = None
         self._plain: _Launched | None = None  # decode steps in that prefill
         self._breaker = breaker
@@ -87,7 +86,7 @@ class SglangCapture:
             chosen = self.choice.choose_again(batch)
         if chosen is None:
             return
-        self.rounds += len(chosen.rows)
+        self.choice.rounds += len(chosen.rows)
         with losing_on_fault(self._lose_launched, chosen):
             _attach(
                 logits_output,

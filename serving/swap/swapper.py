@@ -4,15 +4,11 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
-from ...buffer.board.member_status import MemberStatus, RefusalSaid, SwapSaid
 from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardFold, BoardRow, BoardState
 from ...buffer.board.version_board import VersionBoard
@@ -21,15 +17,12 @@ from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ...buffer.stream.trace_buffer import MAX_WAIT_S
 from .commands import SwapOutcome
 from .staggered_rollout import StaggeredRollout
+from .swap_record import SwapRecord
 
 log = logging.getLogger(__name__)
 
 #: Between two tries to reach a lost Redis.
 RETRY_S = 0.5
-#: Swaps and refusals that a replica reports in its heartbeat; the board's events hold the whole history.
-REPORTED_SWAPS = 64
-REPORTED_REFUSALS = 2
-MAX_WHY_CHARS = 160
 
 
 class CanaryTurns:
@@ -106,6 +99,7 @@ class Swapper:
         *,
         replica: str,
         before_canary: Callable[[], object],
+        record: SwapRecord | None = None,
         turns: CanaryTurns | None = None,
         rollout: StaggeredRollout | None = None,
         named: Callable[[], str] | None = None,
@@ -120,12 +114,9 @@ class Swapper:
         self._rollout = rollout or StaggeredRollout(board, replica, hold_s=0.0)
         self._last_live: int | None = None  # the live version that drafted here last; None: it has to catch up
         self._is_other_board = False  # the board was replaced: its numbers name other weights
-        self.is_canary = False  # whether a canary drafts here, or is about to
+        self.record = record or SwapRecord()
         self._fold = BoardFold()
         self._state = self._fold.state()
-        self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
-        self.done = 0  # swaps so far
-        self._refused: dict[tuple[int, float], str] = {}  # (number, when it was promoted) -> why
         self._last_fault = ""
         self._stop = threading.Event()
 
@@ -156,16 +147,16 @@ class Swapper:
         state = self._look(min(wait_s, self._turns.left_s()))
         self._note_late()
         wanted = self._wanted(state)
-        self.is_canary = wanted is not None and wanted == state.canary
+        self.record.is_canary = wanted is not None and wanted == state.canary
         if wanted is None or not self._is_due(wanted, state):
             return
         row = state.rows[wanted]
         version = row.version
         promotion = (wanted, row.changed_at)
-        if promotion in self._refused:  # promoted again, it is staged again: its file may have been mended
-            self._roll_back(version.number, self._refused[promotion])
+        if promotion in self.record.refused:  # promoted again, it is staged again: its file may have been mended
+            self._roll_back(version.number, self.record.refused[promotion])
             return
-        if self.is_canary:
+        if self.record.is_canary:
             self._before_canary()
         try:
             self._swap(row)
@@ -175,36 +166,15 @@ class Swapper:
             if isinstance(refusal, OSError) and self._drafts_elsewhere(version.number):
                 self._say(f"version {version.number} waits: another replica drafts with it, here {refusal}")
                 return
-            self._refused[promotion] = str(refusal)
+            self.record.refused[promotion] = str(refusal)
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - the message says it all
             self._roll_back(version.number, str(refusal))
-
-    def fill(self, said: MemberStatus) -> None:
-        """Put what it did into the replica's heartbeat; any thread may ask."""
-        newest = [*dict(self._refused).items()][-REPORTED_REFUSALS:]
-        said.draft_version = self._switch.draft_version
-        said.swaps = msgspec.convert(tuple(self._swaps), list[SwapSaid], from_attributes=True)
-        said.swaps_refused = len(self._refused)
-        said.refusals = [
-            RefusalSaid(number=number, promoted_at=at, why=why[:MAX_WHY_CHARS]) for (number, at), why in newest
-        ]
-        said.is_canary = self.is_canary
-        said.is_canary_out = self.is_canary_out
-
-    @property
-    def is_canary_out(self) -> bool:
-        """Whether a canary drafts on any replica, by the last look at the board."""
-        return self._state.canary is not None
-
-    @property
-    def refused(self) -> int:
-        """Promotions that this replica has refused."""
-        return len(self._refused)
 
     def _swap(self, row: BoardRow) -> None:
         version = row.version
         before = self._switch.draft_version
-        is_news = not self._swaps or row.changed_at > self._swaps[-1].at  # else it is a canary's turn, and no event's
+        last = self.record.last
+        is_news = last is None or row.changed_at > last.at  # else it is a canary's turn, and no event's
 
         def is_wanted() -> bool:
             state = self._look()
@@ -215,17 +185,13 @@ class Swapper:
         file = weights_file(version.weights_uri)
         done = self._switch.swap(version.number, file, version.sha256, is_wanted)
         self._note_late()  # they were done before it
-        self._note(replace(done, before=before, asked_at=row.changed_at if is_news else None))
+        self.record.note(replace(done, before=before, asked_at=row.changed_at if is_news else None))
         self._is_other_board = False
-
-    def _note(self, swap: SwapOutcome) -> None:
-        self._swaps.append(swap)
-        self.done += 1
 
     def _note_late(self) -> None:
         for swap in self._switch.take_late():
             log.warning("paceline: version %d was swapped in %.1f s late", swap.number, swap.late_s)
-            self._note(swap)
+            self.record.note(swap)
 
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"
@@ -261,6 +227,7 @@ class Swapper:
             self._is_other_board = True
         if self._fold.last_event_id != self._state.last_event_id:
             self._state = self._fold.state()
+            self.record.is_canary_out = self._state.canary is not None
         return self._state
 
     def _roll_back(self, number: int, why: str) -> None:

@@ -154,7 +154,7 @@ def test_the_last_swap_is_the_newest_of_all_servers_with_what_both_drafts_served
             "replica:a captures nothing: a fault; 9 captured",
         ),
         ({"buffer_error": "no Redis"}, Level.WRONG, "replica:a cannot deliver: no Redis; 9 captured"),
-        ({"captured": "9"}, Level.WRONG, "replica:a is not counted: status cannot be read: Expected `int | null`"),
+        ({"captured": "9"}, Level.WRONG, "replica:a is not counted: status cannot be read: Expected `int`"),
     ],
 )
 def test_the_loop_adds_up_or_says_what_is_missing(changes, level, text):

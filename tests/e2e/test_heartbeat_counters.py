@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import pytest
 from paceline.buffer.board.counters import counters_of
+from paceline.buffer.board.member_status import Speculation
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
 from paceline.buffer.code_version import code_version
@@ -143,10 +144,9 @@ def test_a_heartbeat_says_who_runs(rig, wave):
     server = rig.status().server
     assert after.boot == server.boot
     assert (server.paceline, server.sglang) == (code_version(), version("sglang"))
-    assert server.speculation == {
-        "algorithm": "EAGLE3", "num_steps": rig.steps, "eagle_topk": 1, "num_draft_tokens": rig.steps + 1,
-        "adaptive": False,
-    }  # fmt: skip
+    assert server.speculation == Speculation(
+        algorithm="EAGLE3", num_steps=rig.steps, eagle_topk=1, num_draft_tokens=rig.steps + 1, adaptive=False
+    )
 
 
 def test_the_exporter_tells_what_the_real_server_counts(rig, wave):

@@ -3,8 +3,13 @@
 from dataclasses import dataclass, field
 
 import pytest
+from paceline.buffer.board.member_status import SwapSaid
 from paceline.serving.watch.draft_turns import MAX_TURNS, DraftTurns
 from served_rounds import prefill, verify
+
+
+def swapped(number, before, at):
+    return SwapSaid(number=number, before=before, at=at, stage_ms=1.0, commit_ms=1.0, running=0)
 
 
 @dataclass
@@ -17,7 +22,7 @@ class Told:
 
     def swap(self, number, before):
         self.now += 0.5
-        self.swaps.append({"number": number, "before": before, "at": self.now})
+        self.swaps.append(swapped(number, before, self.now))
 
     def serve(self, draft, *accepted):
         for one in accepted:
@@ -26,7 +31,7 @@ class Told:
 
     def figures(self):
         names = ("accept_length_before", "rounds_before", "accept_length_after", "rounds_after")
-        return [tuple(told[name] for name in names) for told in self.turns.told(self.swaps)]
+        return [tuple(getattr(told, name) for name in names) for told in self.turns.told(self.swaps)]
 
 
 def test_each_swap_has_the_turn_before_it_and_the_turn_after_it():
@@ -47,13 +52,13 @@ def test_a_round_that_seems_to_come_just_before_its_swap_was_done_belongs_to_it(
     told = Told()
     told.serve(1, 0)
     told.turns.add(verify("r", 2, 3), 101.0)
-    told.swaps.append({"number": 2, "before": 1, "at": 101.4})
+    told.swaps.append(swapped(2, 1, 101.4))
     assert told.figures() == [(1.0, 1, 4.0, 1)]
 
 
 def test_without_rounds_or_the_draft_before_nothing_is_known():
     told = Told()
-    told.swaps = [{"number": 2, "at": 90.0}, {"at": 95.0}]
+    told.swaps = [swapped(2, None, 90.0), swapped(3, None, 95.0)]
     assert told.figures() == [(None, 0, None, 0)] * 2
 
 

@@ -12,7 +12,14 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
 from paceline.buffer.settings.kinds import PacingName
-from paceline.serving import hook_targets, plugin, replica, sglang_hook_install, sglang_speculation
+from paceline.serving import (
+    hook_targets,
+    plugin,
+    replica,
+    sglang_hook_install,
+    sglang_speculation,
+    shared_parts,
+)
 from paceline.serving import supported_release as release
 from paceline.serving.breaker import Breaker
 from paceline.serving.clock.step_clock import StepClock
@@ -140,7 +147,7 @@ def double(monkeypatch):
     monkeypatch.setattr(replica, "build_replica", build)
     # Other than in SGLang's scheduler process there is nothing resolved; test_sglang_speculation.py is about that.
     monkeypatch.setattr(sglang_speculation, "why_replay_is_no_proof", lambda: "")
-    monkeypatch.setattr(replica, "build_shared", build_shared)
+    monkeypatch.setattr(shared_parts, "build_shared", build_shared)
     monkeypatch.setattr(sglang_hook_install, "install", made.hooks.update)
     return made
 

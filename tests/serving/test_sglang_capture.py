@@ -293,7 +293,7 @@ def test_a_round_while_the_target_is_loaded_is_counted_and_loses_the_requests_th
     committed.capture.after_verify(None, None, batch(a=False, b=False), None)
     (forward,) = attached
     forward.copy_to_host(None).consume(SimpleNamespace(reqs=committed.reqs), committed.commits)
-    assert committed.capture.rounds == 2  # SGLang counts them too, and the hook is not silent
+    assert committed.capture.choice.rounds == 2  # SGLang counts them too, and the hook is not silent
     assert committed.sender._lost.message_fields()["lost"] == {"a": DropReason.TARGET_LOADING}
     assert committed.breaker.faults == 0
 

@@ -85,12 +85,12 @@ def test_a_new_live_version_is_swapped_in_once(board, switch, swapper):
     swapper.turn()
     swapper.turn()
     assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
-    status = said_by(swapper)
-    assert status.draft_version == 1
+    status = said_by(swapper.record)
+    assert switch.draft_version == 1
     swap = SwapSaid(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, before=0)
     swap.asked_at = board.read().rows[1].changed_at
     assert status.swaps == [swap]
-    assert (swapper.done, swapper.refused) == (1, 0)
+    assert (swapper.record.done, swapper.record.refused) == (1, {})
 
 
 def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
@@ -103,7 +103,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
     switch.late = [SwapOutcome(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
     swapper.turn()
     swapper.turn()
-    assert [(swap.number, swap.late_s) for swap in said_by(swapper).swaps] == [(1, 7.25)]
+    assert [(swap.number, swap.late_s) for swap in said_by(swapper.record).swaps] == [(1, 7.25)]
     assert "version 1 was swapped in 7.2 s late" in caplog.text
     assert len(switch.asked) == 1
 
@@ -114,7 +114,7 @@ def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board, switch, 
         SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
     )
     swapper.turn()
-    assert [swap.number for swap in said_by(swapper).swaps] == [2, 1]
+    assert [swap.number for swap in said_by(swapper.record).swaps] == [2, 1]
 
 
 def test_a_roll_back_swaps_the_previous_version_in(board, switch, swapper):
@@ -136,7 +136,7 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
         ReasonCode.WEIGHTS_REFUSED, by="rep", fault="norm.weight: holds values that are not finite"
     )
     assert switch.draft_version == 0
-    status = said_by(swapper)
+    status = said_by(swapper.record)
     assert status.swaps_refused == 1
     why = "norm.weight: holds values that are not finite"
     assert status.refusals == [RefusalSaid(number=1, promoted_at=100.0, why=why)]
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     board.beat("replica:other", MemberStatus(draft_version=1), 60.0)
     for _ in range(2):
         swapper.turn()
-    assert (board.read().live, said_by(swapper).swaps_refused) == (1, 0)
+    assert (board.read().live, said_by(swapper.record).swaps_refused) == (1, 0)
     switch.fault = None
     swapper.turn()
     assert switch.draft_version == 1
@@ -287,13 +287,13 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
     on_it.turn()
     beside.turn()
     assert (here.draft_version, there.draft_version, woken) == (1, 0, [0])
-    assert (on_it.is_canary, beside.is_canary) == (True, False)
-    assert (on_it.is_canary_out, beside.is_canary_out) == (True, True)
+    assert (on_it.record.is_canary, beside.record.is_canary) == (True, False)
+    assert (on_it.record.is_canary_out, beside.record.is_canary_out) == (True, True)
     board.roll_back("replica:rep", "worse", 1)
     on_it.turn()
     beside.turn()
-    assert (on_it.is_canary_out, beside.is_canary_out) == (False, False)
-    assert (here.draft_version, on_it.is_canary, there.asked) == (0, False, [])
+    assert (on_it.record.is_canary_out, beside.record.is_canary_out) == (False, False)
+    assert (here.draft_version, on_it.record.is_canary, there.asked) == (0, False, [])
 
 
 @pytest.mark.guarantee("one-name-twice")
@@ -338,13 +338,13 @@ def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board
     seen = []
     for now[0] in (0.0, 19.0, 20.0, 39.0, 40.0, 60.0):
         swapper.turn()
-        seen.append((switch.draft_version, swapper.is_canary))
+        seen.append((switch.draft_version, swapper.record.is_canary))
     assert seen == [(1, True), (1, True), (0, False), (0, False), (1, True), (0, False)]
     assert called == [0.0, 40.0]
     board.move(1, VersionState.LIVE, "replica:rep", "better", was=VersionState.CANARY)
     for now[0] in (61.0, 85.0):
         swapper.turn()
-        assert (switch.draft_version, swapper.is_canary) == (1, False)
+        assert (switch.draft_version, swapper.record.is_canary) == (1, False)
 
 
 def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number(board, switch, swapper):
