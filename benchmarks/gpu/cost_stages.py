@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from operator import eq
 from typing import Any
 
 from ...rig.prompts import Prompt
@@ -22,6 +24,8 @@ from .profiled import profiled
 from .shapes import SHAPES
 
 PROMPT_TOKENS = 32
+#: Requests whose answers are compared, word for word.
+ANSWERS = 8
 #: Seconds in which the holder of the lock is sampled.
 LOCK_S = 4
 #: The probe writes its sums twice a second.
@@ -145,6 +149,25 @@ def locks(bench: Bench) -> None:
                 shares = watching.submit(lock_shares, scheduler.pid, bench.folder, LOCK_S)
                 answer_all(url, asked, batch)
             bench.figures.write("locks", shape=bench.plan.shape, batch=batch, way=way, shares=shares.result())
+
+
+def same_answers(bench: Bench) -> None:
+    """How many answers are token by token those of another way: one request at a time, and all at a time."""
+    asked = prompts(bench, ANSWERS, "answers")
+    tokens = max(bench.plan.tokens.values())
+    for concurrency in (1, ANSWERS):
+        if bench.figures.has("same answers", shape=bench.plan.shape, concurrency=concurrency):
+            continue
+        said = {}
+        for way, (url, capture) in bench.ways.items():
+            flush_cache(url)
+            answers = answer_all(url, asks(asked, "answers", tokens, capture=capture), concurrency).answers
+            said[way] = [answer.output_ids for answer in answers]
+        same = {
+            f"{one} as {other}": f"{sum(map(eq, said[one], said[other]))} of {ANSWERS}"
+            for one, other in combinations(said, 2)
+        }
+        bench.figures.write("same answers", shape=bench.plan.shape, concurrency=concurrency, tokens=tokens, **same)
 
 
 def swap_waits(bench: Bench) -> None:

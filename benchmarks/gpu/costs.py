@@ -6,8 +6,9 @@
 Servers of one target are asked in turns, in an order drawn for the turn: one without a draft, one with the draft and
 without paceline, one with both and requests that opt out, the same with requests that are captured, and one that paces.
 A draft of random weights has nearly no token accepted, so every token costs a verify round: the worst case for capture,
-and a draft for pacing to leave alone. Every figure is a line of OUT/figures.jsonl as soon as it is there, so a run that
-is cut short keeps what it had, and another one with the same OUT measures only what is not there yet.
+and a draft for pacing to leave alone. Answers are compared word for word as well. Every figure is a line of
+OUT/figures.jsonl as soon as it is there, so a run that is cut short keeps what it had, and another one with the same
+OUT measures only what is not there yet.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import torch
 
 from ..measure.command_line import benchmark_parser
 from .cost_servers import PACED, PLAIN, Figures, Plan, attempt, started
-from .cost_stages import locks, profiles, rounds, stock_waits, swap_waits
+from .cost_stages import locks, profiles, rounds, same_answers, stock_waits, swap_waits
 from .shapes import SHAPES
 
 GPU_PLANS = (
@@ -29,14 +30,16 @@ GPU_PLANS = (
         shape="llama-3.1-8b",
         tokens={1: 144, 32: 128, 8: 128, 64: 128},
         turns=3,
-        profiled=(8,),
+        profiled=(32,),
         swaps=1,
         swap_s=24.0,
         others=(PLAIN, PACED),
     ),
     Plan(shape="smollm2-135m", tokens={1: 384, 8: 256, 32: 256}, turns=3, profiled=(1,), swaps=2, swap_s=9.0),
 )
-STEPS = {step.__name__.replace("_", "-"): step for step in (rounds, swap_waits, profiles, locks, stock_waits)}
+STEPS = {
+    step.__name__.replace("_", "-"): step for step in (rounds, same_answers, swap_waits, profiles, locks, stock_waits)
+}
 TINY_PLANS = (Plan(shape="tiny", tokens={1: 24, 2: 16}, turns=1, profiled=(1,), swaps=1, steps=6),)
 
 

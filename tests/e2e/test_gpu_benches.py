@@ -29,8 +29,10 @@ def test_every_cost_is_measured_and_written_as_a_line(tmp_path: Path) -> None:
     assert [figure for figure in figures if figure["figure"] == "failed"] == []
     by_name = {figure["figure"]: figure for figure in figures}
     assert {*by_name} == {
-        *("machine", "server up", "server", "rounds", "profile", "locks", "swap waits", "stock waits")
+        *("machine", "server up", "server", "rounds", "same answers", "profile", "locks", "swap waits", "stock waits")
     }
+    one_by_one = next(each for each in figures if each["figure"] == "same answers" and each["concurrency"] == 1)
+    assert {one_by_one[pair] for pair in one_by_one if " as " in pair} == {"8 of 8"}  # float32 on the CPU host
     rounds = [figure for figure in figures if figure["figure"] == "rounds"]
     assert [(figure["batch"], figure["dropped"]) for figure in rounds] == [(1, {}), (2, {})]
     # Opted out, a round's hook chooses; captured, its tensors go to the host and to the outbox as well.
