@@ -47,7 +47,6 @@ class Heartbeat:
     def beat(self, fill: Callable[[MemberStatus], object]) -> None:
         """Have news filled in and send all that is known; once this learner has a name. Raises BufferUnavailable."""
         with self._lock:
-            self._said.stalled = ""
             fill(self._said)
             self._send(ALIVE_S)
 
@@ -58,14 +57,12 @@ class Heartbeat:
         """
         if self._thread is not None:
             with suppress(BufferUnavailable), self._lock:
-                self._said.stalled = _text(fault)
-                self._send(ALIVE_S)
+                self._send(ALIVE_S, _text(fault))
 
     def fail(self, failure: BaseException) -> None:
         """Count a learning round that `failure` ended, and say so, if Redis answers, until one ends well."""
         self.tally.record_failure()
         with suppress(BufferUnavailable), self._lock:
-            self._said.stalled = ""
             self._said.fault = _text(failure)
             self._send(ALIVE_S)
 
@@ -76,7 +73,6 @@ class Heartbeat:
         """
         with self._lock:
             self._said.kind = kind
-            self._said.stalled = ""
             self._send(self._in_round_s)
         return nullcontext() if self._thread else renewed(partial(self._beat_again, self._in_round_s), self._in_round_s)
 
@@ -96,7 +92,6 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join()
         with suppress(BufferUnavailable), self._lock:
-            self._said.stalled = ""
             self._said.left = printable(by_itself[:_FAULT_CHARS])
             self._said.ended = not by_itself
             self._send(ALIVE_S)
@@ -111,10 +106,11 @@ class Heartbeat:
     def _beat_again(self, alive_s: float) -> None:
         # Redis may be away for a moment: the learning round itself notices when it needs it.
         with suppress(BufferUnavailable), self._lock:
-            self._send(alive_s)
+            self._send(alive_s, self._said.stalled)
 
-    def _send(self, alive_s: float) -> None:
+    def _send(self, alive_s: float, stalled: str = "") -> None:
         said = self._said
+        said.stalled = stalled
         self._name.take(alive_s, may_wait=not (said.ended or said.left))
         if not self._name.held:
             return

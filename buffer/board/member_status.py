@@ -24,13 +24,16 @@ class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
 
 
 class SwapSaid(msgspec.Struct, kw_only=True, gc=False):
-    """One swap as its server reports it."""
+    """What the commit of one swap did.
+
+    A late one was asked for, given up on, and done when the scheduler reached its next iteration after all.
+    """
 
     number: int
     stage_ms: float
     commit_ms: float
     at: float  # unix seconds, when the commit was done
-    running: int  # requests in flight
+    running: int  # requests in flight, which continued
     before: int | None = None  # the draft that it replaced
     late_s: float = 0.0  # since it was given up on; 0 in time
     asked_at: float | None = None  # unix seconds of the board's event

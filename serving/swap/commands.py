@@ -29,20 +29,3 @@ class SwapCommand:
     number: int
     file: str
     sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapOutcome:
-    """What a commit did. `running` requests were in flight and continued.
-
-    A late one was asked for, given up on, and done when the scheduler reached its next iteration after all.
-    """
-
-    number: int
-    commit_ms: float
-    stage_ms: float
-    running: int
-    at: float  # unix seconds
-    late_s: float = 0.0  # since it was given up on; 0 in time
-    before: int | None = None  # the draft that it replaced; None: not known
-    asked_at: float | None = None  # unix seconds of the board's event; None: not known

@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.member_status import SwapSaid
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.single_file import draft_folder
 from ...buffer.errors import WeightsRefused
 from .. import sglang_ranks
-from .commands import Act, Readiness, SwapCommand, SwapOutcome
+from .commands import Act, Readiness, SwapCommand
 from .sglang_draft import SglangDraft
 from .staging import DraftLayout, KeptDrafts, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
@@ -181,7 +182,7 @@ class RankSwap:
         self._kept.keep(command.number, draft)
         commit_s = time.perf_counter() - began
         self._draft_changed(commit_s)
-        outcome = SwapOutcome(
+        outcome = SwapSaid(
             number=command.number,
             commit_ms=1e3 * commit_s,
             stage_ms=1e3 * draft.seconds,

@@ -9,8 +9,11 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
+import msgspec
+
+from ...buffer.board.member_status import SwapSaid
 from ...buffer.errors import WeightsRefused
-from .commands import Act, Readiness, SwapCommand, SwapOutcome
+from .commands import Act, Readiness, SwapCommand
 from .staging import Staging
 from .swap_effect import Probe
 
@@ -28,7 +31,7 @@ class Answer:
 
     attempt: int
     readiness: Readiness
-    outcome: SwapOutcome | None = None
+    outcome: SwapSaid | None = None
     why: str = ""  # of one that is not done; empty where another rank knows
     probe: Probe | None = None
 
@@ -110,5 +113,5 @@ class SwapChannel:
     def _note_late(self, answer: Answer) -> None:
         command, since = self._given_up.pop(answer.attempt, (None, 0.0))
         if command is not None and answer.outcome is not None:
-            outcome = replace(answer.outcome, late_s=max(answer.outcome.at - since, 0.0))
+            outcome = msgspec.structs.replace(answer.outcome, late_s=max(answer.outcome.at - since, 0.0))
             self._late.append((command, replace(answer, outcome=outcome)))

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from ...buffer.board.member_status import SwapSaid
 from ...buffer.errors import PacelineError
-from .commands import Act, SwapCommand, SwapOutcome
+from .commands import Act, SwapCommand
 from .sglang_swap import RankSwap
 
 
@@ -14,14 +15,14 @@ class SwapClient:
     def __init__(self, rank: RankSwap) -> None:
         """`rank` is the entry rank's; of what it holds, only `channel` and `effect` are used to write."""
         self._rank = rank
-        self._late: list[SwapOutcome] = []  # done since, and not taken
+        self._late: list[SwapSaid] = []  # done since, and not taken
 
     @property
     def draft_version(self) -> int:
         """Number of the version that drafts right now; any thread may ask."""
         return self._rank.draft_version
 
-    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapSaid:
         """Stage `file` and make it the live draft; blocks until done.
 
         Raises, and the server keeps the weights it has: WeightsRefused when a check or the copy fails, OSError when
@@ -50,7 +51,7 @@ class SwapClient:
         self._rank.effect.settle(sha256, answer.probe)
         return answer.outcome
 
-    def take_late(self) -> list[SwapOutcome]:
+    def take_late(self) -> list[SwapSaid]:
         """Commits that were done after `swap` had given up on them, each once, oldest first.
 
         Blocks until the device is done with them.

@@ -2,10 +2,7 @@
 
 from collections import deque
 
-import msgspec
-
 from ...buffer.board.member_status import MemberStatus, RefusalSaid, SwapSaid
-from .commands import SwapOutcome
 
 #: Swaps and refusals that a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
@@ -21,14 +18,14 @@ class SwapRecord:
         self.is_canary_out = False  # whether one drafts on any replica, by the last look at the board
         self.done = 0  # swaps so far
         self.refused: dict[tuple[int, float], str] = {}  # (number, when it was promoted) -> why
-        self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
+        self._swaps: deque[SwapSaid] = deque(maxlen=REPORTED_SWAPS)
 
     @property
-    def last(self) -> SwapOutcome | None:
+    def last(self) -> SwapSaid | None:
         """The newest swap; None before any."""
         return self._swaps[-1] if self._swaps else None
 
-    def note(self, swap: SwapOutcome) -> None:
+    def note(self, swap: SwapSaid) -> None:
         """One more swap is done."""
         self._swaps.append(swap)
         self.done += 1
@@ -36,7 +33,7 @@ class SwapRecord:
     def fill(self, said: MemberStatus) -> None:
         """Put it into the replica's heartbeat."""
         refused = dict(self.refused)
-        said.swaps = msgspec.convert(tuple(self._swaps), list[SwapSaid], from_attributes=True)
+        said.swaps = list(self._swaps)
         said.swaps_refused = len(refused)
         said.refusals = [
             RefusalSaid(number=number, promoted_at=at, why=why[:MAX_WHY_CHARS])

@@ -5,17 +5,18 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from ...buffer.board.member_status import SwapSaid
 from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardFold, BoardRow, BoardState
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.board.weights_file import weights_file
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ...buffer.stream.trace_buffer import MAX_WAIT_S
-from .commands import SwapOutcome
 from .staggered_rollout import StaggeredRollout
 from .swap_record import SwapRecord
 
@@ -65,7 +66,7 @@ class DraftSwitch(Protocol):
     def draft_version(self) -> int:
         """Number of the version that drafts right now; any thread may ask."""
 
-    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapSaid:
         """Make `file` the live draft, if `is_wanted` once it is staged.
 
         After WeightsRefused and OSError (this host cannot load the file) it is as it was; after TimeoutError it is too,
@@ -73,7 +74,7 @@ class DraftSwitch(Protocol):
         """
         ...
 
-    def take_late(self) -> list[SwapOutcome]:
+    def take_late(self) -> list[SwapSaid]:
         """Swaps that were done after `swap` had given up on them, each once, oldest first."""
         ...
 
@@ -185,7 +186,7 @@ class Swapper:
         file = weights_file(version.weights_uri)
         done = self._switch.swap(version.number, file, version.sha256, is_wanted)
         self._note_late()  # they were done before it
-        self.record.note(replace(done, before=before, asked_at=row.changed_at if is_news else None))
+        self.record.note(msgspec.structs.replace(done, before=before, asked_at=row.changed_at if is_news else None))
         self._is_other_board = False
 
     def _note_late(self) -> None:

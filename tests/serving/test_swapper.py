@@ -6,7 +6,6 @@ from paceline.buffer.board.member_status import MemberStatus, RefusalSaid, SwapS
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.errors import BoardConflict, WeightsRefused
-from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
 from paceline.serving.swap.swapper import CanaryTurns, Swapper
 from said import said_by
@@ -29,7 +28,7 @@ class Switch:
         if not is_wanted():
             raise TimeoutError(f"version {number}: it was withdrawn")
         self.draft_version = number
-        return SwapOutcome(number=number, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0)
+        return SwapSaid(number=number, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0)
 
     def take_late(self):
         late, self.late = self.late, []
@@ -100,7 +99,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
     switch.fault = TimeoutError("the scheduler reached no iteration within 60 s")
     swapper.turn()
     switch.fault, switch.draft_version = None, 1
-    switch.late = [SwapOutcome(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
+    switch.late = [SwapSaid(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
     swapper.turn()
     swapper.turn()
     assert [(swap.number, swap.late_s) for swap in said_by(swapper.record).swaps] == [(1, 7.25)]
@@ -111,7 +110,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
 def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.while_staging = lambda: switch.late.append(
-        SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
+        SwapSaid(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
     )
     swapper.turn()
     assert [swap.number for swap in said_by(swapper.record).swaps] == [2, 1]
