@@ -360,9 +360,11 @@ def read_status(raw: bytes) -> MemberStatus:
     One that cannot be read says why and nothing else: anybody may write to Redis, and half of a spoilt status misleads.
     """
     try:
-        return _DECODER.decode(raw)
+        said = _DECODER.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return MemberStatus(unreadable=printable(f"status cannot be read: {error}"))
+    said.unreadable = ""  # a word of readers alone
+    return said
 
 
 _DECODER = msgspec.json.Decoder(MemberStatus)

@@ -19,21 +19,14 @@ def fitted(said: MemberStatus) -> MemberStatus:
     """`said` without what only another courier needs, and with as much of its lists as there is room for."""
     traces = said.traces and msgspec.structs.replace(said.traces, before_boot=None)
     stretches = said.stretches or StretchesSaid()
-    swaps = [_cut(swap) for swap in said.swaps]
-    ended = [*stretches.ended]
-    begun = [*stretches.begun]
+    swaps: list[Any] = [_cut(swap) for swap in said.swaps]
+    ended: list[Any] = [*stretches.ended]
+    begun: list[Any] = [*stretches.begun]
     kept = msgspec.structs.replace(said, traces=traces, swaps=swaps)
     if said.stretches:
         kept.stretches = msgspec.structs.replace(stretches, ended=ended, begun=begun)
     excess = len(msgspec.json.encode(kept)) - MAX_BEAT_BYTES
-    least: tuple[tuple[list[Any], int], ...] = (
-        (swaps, KEPT_SWAPS),
-        (ended, KEPT_REQUESTS),
-        (begun, KEPT_BEGINS),
-        (swaps, 0),
-        (ended, 0),
-        (begun, 0),
-    )
+    least = ((swaps, KEPT_SWAPS), (ended, KEPT_REQUESTS), (begun, KEPT_BEGINS), (swaps, 0), (ended, 0), (begun, 0))
     for rows, at_least in least:
         excess = _shorten(rows, excess, at_least)
     return kept

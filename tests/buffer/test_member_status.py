@@ -214,6 +214,10 @@ def test_what_is_not_sent_is_unknown_and_what_a_later_release_sends_is_ignored()
     assert found.account == TracesSaid()
 
 
+def test_nobody_but_a_reader_says_that_a_status_is_unreadable() -> None:
+    assert read_status(b'{"unreadable": "\\u001b[2J", "open": 1}') == MemberStatus(open=1)
+
+
 def test_what_is_unknown_is_not_sent() -> None:
     assert msgspec.json.encode(MemberStatus(draft_version=0, open=0)) == b'{"draft_version":0,"open":0}'
 
