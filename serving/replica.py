@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
+from ..buffer.stream.trace import FeatureDtype
 from .breaker import Breaker
 from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
@@ -66,7 +67,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     )
 
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
-    captured = CaptureSettings(settings.teacher, settings.capture_features, sizes)
+    is_int8 = settings.quantised_to is FeatureDtype.INT8
+    captured = CaptureSettings(settings.teacher, settings.capture_features, sizes, is_int8)
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
     shared.catch_up.on_lost = capture.lose_batch
 

@@ -16,6 +16,7 @@ FEATURE_DTYPES = {
     torch.float32: FeatureDtype.FLOAT32,
     torch.float16: FeatureDtype.FLOAT16,
     torch.bfloat16: FeatureDtype.BFLOAT16,
+    torch.int8: FeatureDtype.INT8,
 }
 
 #: What became visible, and the dtype of the features -> the head of the message.

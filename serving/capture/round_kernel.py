@@ -18,17 +18,27 @@ BLOCK = 4096
 
 
 def pack_round(
-    result: Any, verify_input: Any, *, seq_lens: Tensor, logits: Tensor, features: Tensor | None, rows: Tensor | None
+    result: Any,
+    verify_input: Any,
+    *,
+    seq_lens: Tensor,
+    logits: Tensor,
+    features: Tensor | None,
+    rows: Tensor | None,
+    is_quantised: bool = False,
 ) -> Tensor:
     """A fresh buffer (wire/packed_round.py) of a round of chains, on the device of `logits` [B * W, V]; never waits.
 
     `result` is what eagle_sample returned for `verify_input`, `rows` [R] the captured requests of the batch, None for
-    all. Of the features [B * W, D] those of committed nodes are in it; the buffer has room for all.
+    all. Of the features [B * W, D] those of committed nodes are in it, as scaled_rows.py has them if `is_quantised`;
+    the buffer has room for all.
     """
     _, accept_lens, accept_index = result
     width = verify_input.draft_token_num
     requests = len(accept_lens) if rows is None else len(rows)
-    row_words = 0 if features is None else features.shape[-1] * features.itemsize // 4
+    row_words = 0
+    if features is not None:
+        row_words = 1 + features.shape[-1] // 4 if is_quantised else features.shape[-1] * features.itemsize // 4
     buffer = torch.empty(packed_words(requests, width, row_words), dtype=torch.int32, device=logits.device)
     _pack[(requests, width)](
         buffer,
@@ -37,7 +47,8 @@ def pack_round(
         accept_lens,
         accept_index,
         logits,
-        buffer if features is None else features.view(torch.int32),
+        buffer if features is None else features if is_quantised else features.view(torch.int32),
+        buffer.view(torch.int8),
         seq_lens if rows is None else rows,
         rows is not None,
         accept_index.shape[1],
@@ -45,15 +56,17 @@ def pack_round(
         logits.stride(0),
         row_words,
         features_at(requests, width),
+        IS_QUANTISED=is_quantised,
         BLOCK=BLOCK,
         num_warps=8,
     )
     return buffer
 
 
-def fits(verify_input: Any, logits: Tensor, features: Tensor | None) -> bool:
-    """Whether a round is one that the kernel knows: chains, and rows whose features are whole words."""
-    is_whole = features is None or (features.is_contiguous() and features.shape[-1] * features.itemsize % 4 == 0)
+def fits(verify_input: Any, logits: Tensor, features: Tensor | None, *, is_quantised: bool = False) -> bool:
+    """Whether a round is one that the kernel knows: chains, and rows whose features are sent as whole words."""
+    value_bytes = 1 if is_quantised or features is None else features.itemsize
+    is_whole = features is None or (features.is_contiguous() and features.shape[-1] * value_bytes % 4 == 0)
     return verify_input.tree_topk == 1 and logits.stride(-1) == 1 and is_whole
 
 
@@ -71,6 +84,7 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
     accept_index,
     logits,
     features,
+    codes,
     rows,
     has_rows,
     depth,
@@ -78,9 +92,10 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
     logits_stride,
     row_words,
     features_begin,
+    IS_QUANTISED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program per captured request and node."""
+    """One program per captured request and node. `codes` is the buffer by bytes."""
     at = tl.program_id(0)
     node = tl.program_id(1)
     requests = tl.num_programs(0)
@@ -113,11 +128,37 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
         if has_rows:
             other = tl.load(rows + begin + lane, mask=is_before, other=0).to(tl.int64)
         before += tl.load(accept_lens + other, mask=is_before, other=0).to(tl.int32)
-    out = buffer + features_begin + (tl.sum(before, axis=0) + node).to(tl.int64) * row_words
+    out_at = features_begin + (tl.sum(before, axis=0) + node).to(tl.int64) * row_words
     source = tl.load(accept_index + row * depth + node, mask=node < depth, other=0)
     source = tl.where(source < 0, 0, source).to(tl.int64)
     own_words = tl.where(node < tl.load(accept_lens + row), row_words, 0)
-    for begin in range(0, own_words, BLOCK):
-        word = begin + lane
-        is_word = word < own_words
-        tl.store(out + word, tl.load(features + source * row_words + word, mask=is_word), mask=is_word)
+    if IS_QUANTISED:
+        values = features + source * (row_words - 1) * 4
+        _quantise(values, own_words, buffer + out_at, codes + (out_at + 1) * 4, BLOCK=BLOCK)
+    else:
+        for begin in range(0, own_words, BLOCK):
+            word = begin + lane
+            is_word = word < own_words
+            source_word = tl.load(features + source * row_words + word, mask=is_word)
+            tl.store(buffer + out_at + word, source_word, mask=is_word)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _quantise(values, words, scale_out, codes_out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One row as scaled_rows() has it, which takes `words` of the buffer; nothing where that is none."""
+    lane = tl.arange(0, BLOCK)
+    count = tl.where(words > 0, (words - 1) * 4, 0)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for begin in range(0, count, BLOCK):
+        size = tl.abs(tl.load(values + begin + lane, mask=begin + lane < count, other=0.0).to(tl.float32))
+        # Infinite where a value is not finite, since no comparison would keep a NaN.
+        largest = tl.maximum(largest, tl.where(size < float("inf"), size, float("inf")))
+    scale = tl.div_rn(tl.max(largest, axis=0), 127.0)
+    unit = tl.where(scale > 0.0, scale, float("inf"))
+    tl.store(scale_out, scale.to(tl.int32, bitcast=True), mask=words > 0)
+    for begin in range(0, count, BLOCK):
+        is_value = begin + lane < count
+        code = tl.div_rn(tl.load(values + begin + lane, mask=is_value, other=0.0).to(tl.float32), unit)
+        # Once 1.5 * 2 ** 23 is added, a float32 has no bits below one: rounded to the nearest, ties to even.
+        code = tl.minimum(tl.maximum((code + 12582912.0) - 12582912.0, -127.0), 127.0)
+        tl.store(codes_out + begin + lane, code.to(tl.int8), mask=is_value)

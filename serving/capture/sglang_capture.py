@@ -34,6 +34,7 @@ from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
 from .request_choice import RequestChoice
+from .scaled_rows import scaled_rows
 from .sglang_requests import commit_of, facts_of, ids_before
 from .teacher import has_best_alone, rows_of, teacher_of
 
@@ -48,6 +49,11 @@ class CaptureSettings:
     teacher: TeacherWidth
     features: bool
     sizes: WindowSizes
+    is_int8: bool = False  # whether a GPU quantises features before they leave it; a CPU leaves it to the courier
+
+    def sent(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of features as they are sent from their device."""
+        return scaled_rows(rows) if self.is_int8 and rows.is_cuda else rows
 
 
 class SglangCapture:
@@ -103,7 +109,8 @@ class SglangCapture:
             from .round_kernel import fits, pack_round
 
             is_plain = not _has_probs(chosen, verify_input) and has_best_alone(chosen.is_greedy, self._settings.teacher)
-            if is_plain and fits(verify_input, logits, features):
+            is_int8 = features is not None and self._settings.is_int8
+            if is_plain and fits(verify_input, logits, features, is_quantised=is_int8):
                 packed = pack_round(
                     result,
                     verify_input,
@@ -111,8 +118,9 @@ class SglangCapture:
                     logits=logits,
                     features=features,
                     rows=chosen.row_index,
+                    is_quantised=is_int8,
                 )
-                dtype = FEATURE_DTYPES[torch.float32 if features is None else features.dtype]
+                dtype = FEATURE_DTYPES[torch.int8 if is_int8 else torch.float32 if features is None else features.dtype]
                 head = partial(_packed_head, chosen, verify_input.draft_token_num, dtype)
                 return ForwardOutput(
                     chosen=chosen,
@@ -124,6 +132,7 @@ class SglangCapture:
         tensors = self._round_tensors(chosen, result, verify_input=verify_input, batch=batch, logits=logits)
         if features is not None:
             tensors |= _committed_rows(features, result[2], chosen.row_index)
+            tensors[FEATURES] = self._settings.sent(tensors[FEATURES])
         head = partial(_verify_head, chosen, is_tree(verify_input))
         return ForwardOutput(
             chosen=chosen, tensors=tensors, make_head=head, on_consume=self._consume, on_copy_failed=self._copy_failed
@@ -173,6 +182,8 @@ class SglangCapture:
         if not chosen.target_version:
             return UncapturedForward(chosen, self._consume_uncaptured)
         tensors = plain_rounds(batch, rows, hidden)
+        if hidden is not None:
+            tensors[FEATURES] = self._settings.sent(tensors[FEATURES])
         return ForwardOutput(
             chosen=chosen,
             tensors=tensors,
@@ -192,7 +203,7 @@ class SglangCapture:
         chosen = whole.only([one.row for one in kept])
         tensors = {READ_IDS: gathered(batch.input_ids, kept).to(torch.int32)}
         if hidden is not None:
-            tensors[FEATURES] = gathered(hidden, kept)
+            tensors[FEATURES] = self._settings.sent(gathered(hidden, kept))
         ends = itertools.accumulate(one.end - one.begin for one in kept)
         spans = tuple((one.start, end - (one.end - one.begin), end) for one, end in zip(kept, ends, strict=True))
         facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)

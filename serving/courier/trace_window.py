@@ -118,8 +118,10 @@ def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> 
         features = window.stacked_features()
         dtype = window.feature_dtype
         scales = NO_SCALES
-        is_quantised = kind is not None and len(features) > 0
-        if kind is not None and is_quantised:
+        is_quantised = (kind is not None or dtype.is_quantised) and len(features) > 0
+        if dtype.is_quantised and is_quantised:  # by the device
+            (features, scales) = _unscaled(features)
+        elif kind is not None and is_quantised:
             (features, scales) = quantised(features, dtype, kind)
             dtype = kind
         return DraftTrace(
@@ -184,3 +186,14 @@ def _committed_logprobs(verified: list[RequestVerify], width: int) -> Float32s |
         if verify.committed_logprobs is not None:
             found[row, : len(verify.committed_logprobs)] = verify.committed_logprobs
     return found
+
+
+def _unscaled(rows: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Float32s]:
+    """Codes and scales of rows that a device quantised; TraceInvalid where a value had no code."""
+    scales = np.ascontiguousarray(rows[:, :4]).view(np.float32)[:, 0]
+    if not np.isfinite(scales).all():
+        wrong = int(np.argmin(np.isfinite(scales)))
+        raise TraceInvalid(
+            f"features row {wrong}: got a value that is not finite, expected none for {FeatureDtype.INT8}"
+        )
+    return np.ascontiguousarray(rows[:, 4:]), scales

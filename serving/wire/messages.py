@@ -37,6 +37,7 @@ COMMITTED_LOGPROBS = "committed_logprobs"
 #: int32, [tokens of the whole prefill batch].
 READ_IDS = "read_ids"
 #: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
+#: A device that quantises sends int8 [rows, 4 + D]: the bytes of a row's float32 scale, then its codes.
 FEATURES = "features"
 #: [requests, depth]: which rows of a verify round's FEATURES those are, then -1; without it those are all, or there are
 #: as many for every request, the committed ones first. To choose them is a copy, and left to the courier.

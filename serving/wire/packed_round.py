@@ -2,7 +2,7 @@
 
 R requests, W nodes each, C of all nodes committed, D features: int32 words, VERDICTS [R, W + 2], then BEST_IDS [R, W],
 and, where a row of features has any words, FEATURES [C, D] from the word `features_at` on. The device knows C, so its
-buffer has room for all nodes; what is sent has not.
+buffer has room for all nodes; what is sent has not. A quantised row is its scale, one word, and then its codes.
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ _NUMPY: dict[FeatureDtype, type[np.generic]] = {
     FeatureDtype.FLOAT32: np.float32,
     FeatureDtype.FLOAT16: np.float16,
     FeatureDtype.BFLOAT16: np.uint16,
+    FeatureDtype.INT8: np.int8,
 }
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from paceline.buffer.stream.feature_rows import quantised
 from paceline.buffer.stream.trace import FeatureDtype
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture
@@ -16,6 +17,7 @@ from paceline.serving.capture.device_output import FEATURE_DTYPES, Chosen, Forwa
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.round_kernel import fits
+from paceline.serving.capture.scaled_rows import scaled_rows
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts
@@ -32,9 +34,8 @@ def pack(*arguments):
     from paceline.serving.capture import round_kernel
 
     round_kernel.BLOCK = BLOCK
-    return round_kernel.pack_round(
-        *arguments[:2], **dict(zip(("seq_lens", "logits", "features", "rows"), arguments[2:], strict=True))
-    )
+    names = ("seq_lens", "logits", "features", "rows", "is_quantised")
+    return round_kernel.pack_round(*arguments[:2], **dict(zip(names, arguments[2:], strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def packing():
         yield lambda *arguments: process.submit(pack, *arguments).result()
 
 
-def random_round(batch_size, vocab, dtype, seed):
+def random_round(batch_size, vocab, dtype, seed, dim=DIM):
     """What SGLang hands to the hook after a chain of three drafts: result, verify_input, batch, logits_output."""
     draw = np.random.default_rng(seed)
     lens = draw.integers(1, WIDTH + 1, batch_size)
@@ -67,7 +68,7 @@ def random_round(batch_size, vocab, dtype, seed):
     )
     result = (None, torch.from_numpy(lens).int(), torch.from_numpy(index).int())
     batch = SimpleNamespace(seq_lens=torch.from_numpy(draw.integers(1, 9000, batch_size)))
-    hidden = torch.from_numpy(draw.normal(size=(nodes, DIM)).astype(np.float32)).to(dtype)
+    hidden = torch.from_numpy(draw.normal(size=(nodes, dim)).astype(np.float32)).to(dtype)
     return result, verify_input, batch, SimpleNamespace(next_token_logits=logits, hidden_states=hidden)
 
 
@@ -99,13 +100,13 @@ def chosen_of(rows, batch_size):
     )
 
 
-def packed_on_device(packing, answered, features, rows):
+def packed_on_device(packing, answered, features, rows, *, is_quantised=False):
     (_, lens, index), verify_input, batch, logits_output = answered
     there = [each if each is None else each.to(DEVICE) for each in (lens, index, features, rows)]
     result = (None, *there[:2])
     on_device = SimpleNamespace(**{**vars(verify_input), "draft_token": verify_input.draft_token.to(DEVICE)})
     logits = logits_output.next_token_logits.to(DEVICE)
-    return packing(result, on_device, batch.seq_lens.to(DEVICE), logits, *there[2:]).cpu()
+    return packing(result, on_device, batch.seq_lens.to(DEVICE), logits, *there[2:], is_quantised).cpu()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, None])
@@ -125,6 +126,56 @@ def test_the_kernel_writes_what_single_operations_make(packing, vocab, rows, bat
     )
     assert shares(packed, len(rows)) == shares(expected, len(rows))
     assert packed.size_bytes == buffer.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "batch_size"), [([0], 1), ([2, 0], 4)])
+def test_the_kernel_quantises_a_row_as_the_courier_would(packing, rows, batch_size, dtype):
+    answered = random_round(batch_size, 16, dtype, seed=batch_size, dim=BLOCK + 8)  # in two parts
+    _, verify_input, _, logits_output = answered
+    features = logits_output.hidden_states
+    features[0] = 0.0
+    chosen = chosen_of(rows, batch_size)
+    assert fits(verify_input, logits_output.next_token_logits, features, is_quantised=True)
+    buffer = packed_on_device(packing, answered, features, chosen.row_index, is_quantised=True)
+    head = partial(sglang_capture._packed_head, chosen, WIDTH, FeatureDtype.INT8)
+    packed = ForwardOutput(
+        chosen=chosen, tensors={PACKED: buffer}, make_head=head, on_consume=None, on_copy_failed=None
+    )
+    commits = tuple(Commit(0, (1,), "") for _ in rows)
+    got = np.concatenate([share.features for share in split(packed.to_wire(commits), TeacherWidth(4, 1))])
+    plain = by_operations(chosen, True, answered)
+    sent = np.concatenate([share.features for share in split(plain.to_wire(commits), TeacherWidth(4, 1))])
+    codes, scales = quantised(sent, FEATURE_DTYPES[dtype], FeatureDtype.INT8)
+    assert got[:, 4:].tolist() == codes.tolist()
+    assert scales_of(got).tolist() == scales.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_single_operations_quantise_a_row_as_the_courier_would(dtype):
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)).to(dtype)
+    rows[1] = 0.0
+    rows[2] *= 1e-3
+    got = scaled_rows(rows).numpy()
+    stored = (rows.view(torch.uint16) if dtype == torch.bfloat16 else rows).numpy()
+    codes, scales = quantised(stored, FEATURE_DTYPES[dtype], FeatureDtype.INT8)
+    assert got[:, 4:].tolist() == codes.tolist()
+    assert scales_of(got).tolist() == scales.tolist()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_leaves_a_scale_that_is_none(packing, wrong):
+    answered = random_round(1, 16, torch.float32, seed=1, dim=BLOCK + 8)
+    features = answered[3].hidden_states
+    features[:, BLOCK + 1] = wrong
+    buffer = packed_on_device(packing, answered, features, None, is_quantised=True)
+    found = unpacked(committed_part(buffer.numpy(), 1, WIDTH), 1, WIDTH, FeatureDtype.INT8)[FEATURES]
+    assert not np.isfinite(scales_of(found)).any()
+    assert not np.isfinite(scales_of(scaled_rows(features).numpy())).any()
+
+
+def scales_of(rows):
+    return np.ascontiguousarray(rows[:, :4]).view(np.float32)[:, 0]
 
 
 def test_what_is_sent_of_a_buffer_ends_with_the_last_committed_row():

@@ -39,7 +39,7 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
     assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
     seen = world.board.heartbeats()["learner:successor"]
     acked = world.buffer.counts().acked
-    assert {outcome: seen[outcome] for outcome in acked} == acked
+    assert {outcome: seen.life.traces[outcome] for outcome in acked} == acked
 
 
 @pytest.mark.guarantee("learner-clock-jumps")
