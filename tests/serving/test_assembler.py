@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from paceline.buffer.stream.feature_rows import FeatureDtype, quantised
+from paceline.serving.capture.scaled_rows import scaled_rows
 from paceline.serving.courier.assembler import IDLE_CLOSE_S
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.request_forward import Commit, RequestPrefill
@@ -285,6 +287,36 @@ def test_features_are_quantised_as_a_window_closes_and_replay_is_not_claimed_to_
         assert (trace.features.tolist(), trace.feature_scales.tolist()) == (codes.tolist(), scales.tolist())
         assert (trace.tokens.tolist(), trace.offset) == (whole.tokens.tolist(), whole.offset)
     assert given[None][0].replay_exact
+
+
+def sent_quantised(forward):
+    """The forward as a GPU sends it that quantises: a row is its scale's bytes and its codes."""
+    rows = scaled_rows(torch.from_numpy(forward.features)).numpy()
+    return forward._replace(features=rows, feature_dtype=FeatureDtype.INT8)
+
+
+def test_features_that_a_device_has_quantised_are_kept_as_the_courier_would_have_made_them():
+    given = {}
+    for is_sent in (False, True):
+        server = ToyServer(5)
+        made, counts = assembler(window_tokens=24, context_tokens=10, kind=FeatureDtype.INT8)
+        forwards = [server.prefill(), *(server.verify() for _ in range(12)), server.verify(finish="length")]
+        given[is_sent] = feed(made, [sent_quantised(one) if is_sent else one for one in forwards])
+        assert counts.dropped == {}
+    assert len(given[True]) == 2
+    for ours, theirs in zip(given[False], given[True], strict=True):
+        assert (theirs.feature_dtype, theirs.replay_exact) == (FeatureDtype.INT8, False)
+        assert theirs.features.tolist() == ours.features.tolist()
+        assert theirs.feature_scales.tolist() == ours.feature_scales.tolist()
+
+
+def test_a_row_that_a_device_could_not_quantise_costs_its_window_and_is_counted():
+    server = ToyServer(5)
+    made, counts = assembler(kind=FeatureDtype.INT8)
+    bad = server.prefill()
+    bad.features[2, 1] = np.nan
+    assert feed(made, [sent_quantised(bad), sent_quantised(server.verify(finish="length"))]) == []
+    assert counts.dropped == {DropReason.INVALID: 1}
 
 
 @pytest.mark.parametrize("kind", [FeatureDtype.INT8, FeatureDtype.E4M3])
