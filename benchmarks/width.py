@@ -96,6 +96,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=usual.hidden, help="hidden size (4096)")
     parser.add_argument("--layers", type=int, default=usual.layers, help="layers whose states are captured (3)")
     parser.add_argument("--dtype", choices=list(DTYPES), default=usual.dtype, help="of the states (bfloat16)")
+    parser.add_argument("--feature-format", choices=("captured", "int8"), default="captured", help="int8: as of a GPU")
     parser.add_argument("--prompt-tokens", type=int, default=usual.prompt_tokens, help="of every prompt (8192)")
     parser.add_argument("--requests", type=int, help="streamed at a time (64; 16 with --quick)")
     parser.add_argument("--output-tokens", type=int, help="of a request, the mean (128; 32 with --quick)")
@@ -106,7 +107,7 @@ def load_of(options: argparse.Namespace) -> Load:
     """What is streamed from station to station."""
     requests = options.requests or (QUICK_REQUESTS if options.quick else Load().requests)
     output_tokens = options.output_tokens or (QUICK_OUTPUT_TOKENS if options.quick else Load().output_tokens)
-    asked = {name: getattr(options, name) for name in ("hidden", "layers", "dtype", "prompt_tokens")}
+    asked = {name: getattr(options, name) for name in ("hidden", "layers", "dtype", "feature_format", "prompt_tokens")}
     return Load(requests=requests, at_once=requests, output_tokens=output_tokens, **asked)
 
 

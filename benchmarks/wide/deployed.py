@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from ...buffer.board.member_status import MemberStatus, TracesSaid
 from ...buffer.board.redis_board import RedisVersionBoard
@@ -22,6 +23,7 @@ from ...serving.breaker import Breaker
 from ...serving.capture.courier_process import CourierProcess
 from ...serving.capture.prefill_rows import WindowSizes
 from ...serving.capture.request_choice import RequestChoice
+from ...serving.capture.scaled_rows import scaled_rows
 from ...serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from ...serving.config import ServingConfig
 from ...serving.wire.counts import CaptureCounts
@@ -150,9 +152,17 @@ def load_hooks_imports() -> None:
 def _capture(settings: ServingConfig, courier: CourierProcess, breaker: Breaker) -> SglangCapture:
     """As the replica builds it."""
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
-    captured = CaptureSettings(settings.teacher, features=True, sizes=sizes)
+    kind = _OnDevice if settings.quantised_to else CaptureSettings
+    captured = kind(settings.teacher, features=True, sizes=sizes)
     choice = RequestChoice(1.0, CaptureCounts(), lambda: 0, lambda: TARGET_VERSION)
     return SglangCapture(captured, courier.outbox, choice, breaker)
+
+
+class _OnDevice(CaptureSettings):
+    """Quantises where the rows are, as a GPU does."""
+
+    def sent(self, rows: torch.Tensor) -> torch.Tensor:
+        return scaled_rows(rows)
 
 
 def _courier() -> psutil.Process:

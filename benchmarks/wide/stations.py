@@ -79,7 +79,7 @@ def travel(folder: Path, load: Load, *, is_held: bool = True, **changes: Any) ->
     Then it is streamed twice, and the second time counts: a process that has just started pays for every page of memory
     that it touches first, a good part of all it takes at this width.
     """
-    with deployed(folder, **changes) as there:
+    with deployed(folder, feature_format=load.feature_format, **changes) as there:
         if is_held:
             _stream(there, load, is_held=True)
         return _stream(there, load, is_held=is_held)

@@ -27,6 +27,7 @@ class Load:
     hidden: int = 4096
     layers: int = 3
     dtype: str = "bfloat16"
+    feature_format: str = "captured"  # or int8, quantised before they reach the host, as on a GPU
     prompt_tokens: int = 8192
     requests: int = 64
     at_once: int = 64
