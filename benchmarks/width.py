@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ class Size:
     """How much is measured."""
 
     rounds: int
-    hand_over: Mapping[str, int]  # of the load
+    hand_over: Mapping[str, Any]  # of the load
     ingest: tuple[int, int]  # rounds, trips of each
     fit: tuple[int, int, int, int]  # hidden size, vocabulary, traces, tokens of each
     swap_vocabulary: int

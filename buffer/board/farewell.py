@@ -25,8 +25,10 @@ def say_ended(board: VersionBoard, member: str) -> None:
         raise ConfigError(f"member {member}: got one that is alive, expected a silent one; stop it first")
     last = members[member]
     if not last.said.ended:
-        known = msgspec.structs.replace(last.said, counters=None, unreadable="")
-        board.beat(member, msgspec.structs.replace(known, ended=True, beat_last_at=last.last_seen_at), _TTL_S)
+        said = msgspec.structs.replace(
+            last.said, counters=None, unreadable="", ended=True, beat_last_at=last.last_seen_at
+        )
+        board.beat(member, said, _TTL_S)
 
 
 def member_seen(said: MemberStatus, beaten_at: float, *, is_alive: bool) -> MemberSeen:
