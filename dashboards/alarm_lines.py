@@ -1,7 +1,7 @@
 """Alarms of a speculator, those that its members report and those that only a reader can raise."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -17,6 +17,7 @@ from ..policies.readings.reader_alarms import (
     member_silent,
     name_taken,
 )
+from ..policies.verdict_words import alarm_sentence
 from .cells import cell
 from .snapshot import REPLICA, Snapshot, has_ended
 
@@ -32,10 +33,15 @@ class AlarmLine:
 
     member: str
     name: str
-    detail: str  # one sentence with figures
+    figures: Mapping[str, float | str]  # what it was raised on
     action: str  # what was done about it, or should be
     version: int | None = None  # the one that drafted; None where the alarm is not about a version
     at: float | None = None  # unix seconds; None: it is active
+
+    @property
+    def detail(self) -> str:
+        """One sentence with the figures."""
+        return alarm_sentence(self.name, self.figures)
 
     def as_json(self) -> dict[str, object]:
         """As JSON values."""
@@ -87,7 +93,7 @@ def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
 
 def _raised(member: str, alarm: Alarm | None) -> Iterator[AlarmLine]:
     if alarm is not None:
-        yield AlarmLine(member=member, name=alarm.name.value, detail=alarm.detail, action=alarm.action.value)
+        yield AlarmLine(member=member, name=alarm.name.value, figures=alarm.figures, action=alarm.action.value)
 
 
 def _apart(seen: Snapshot) -> Alarm | None:
@@ -100,12 +106,17 @@ def _apart(seen: Snapshot) -> Alarm | None:
 def _past(line: AlarmLine, seen: Snapshot) -> AlarmLine:
     at = seen.members[line.member].last_seen_at
     return AlarmLine(
-        member=line.member, name=line.name, detail=line.detail, action=line.action, version=line.version, at=at
+        member=line.member, name=line.name, figures=line.figures, action=line.action, version=line.version, at=at
     )
 
 
 def _reported(member: str, said: MemberStatus) -> Iterator[AlarmLine]:
     for alarm in (*said.standing_alarms, *said.alarms):
         yield AlarmLine(
-            member=member, name=alarm.name, detail=alarm.detail, action=alarm.action, version=alarm.version, at=alarm.at
+            member=member,
+            name=alarm.name,
+            figures=alarm.figures,
+            action=alarm.action,
+            version=alarm.version,
+            at=alarm.at,
         )

@@ -3,7 +3,7 @@
 The caller gathers the figures, and acts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,7 +43,7 @@ class Alarm:
     """One thing that is wrong."""
 
     name: AlarmName
-    detail: str  # one sentence with figures, for people
+    figures: Mapping[str, float | str]  # what it was raised on; policies/verdict_words.py makes a sentence of it
     action: Action
 
 
@@ -107,11 +107,11 @@ def silent_death(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     was_alive = before.accept_length >= limits.alive_accept_length
     if not (is_known and was_alive and now.accept_length < limits.floor_accept_length):
         return None
-    figures = f"accept length {now.accept_length:.3f} over {now.rounds} rounds, {before.accept_length:.3f} before"
+    figures = {"length": now.accept_length, "rounds": now.rounds, "length_before": before.accept_length}
     if not known.target_move:
         return Alarm(AlarmName.SILENT_DEATH, figures, _out(known))
-    figures = f"{figures}; the target moved {known.target_move} meanwhile"
-    return Alarm(AlarmName.SILENT_DEATH, figures, Action.TELL if known.is_same_draft else _out(known))
+    action = Action.TELL if known.is_same_draft else _out(known)
+    return Alarm(AlarmName.SILENT_DEATH, {**figures, "target_move": known.target_move}, action)
 
 
 def degenerate_draft(known: GuardInput, limits: GuardLimits) -> Alarm | None:
@@ -122,7 +122,7 @@ def degenerate_draft(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     committed = known.most_committed / known.committed_tokens
     if drafted < limits.degenerate_share or committed >= limits.degenerate_share / 2:
         return None
-    figures = f"{drafted:.0%} of {known.proposed_drafts} drafts are one token, {committed:.0%} of the text is"
+    figures = {"drafted_share": drafted, "drafts": known.proposed_drafts, "committed_share": committed}
     return Alarm(AlarmName.DEGENERATE_DRAFT, figures, _out(known))
 
 
@@ -131,10 +131,11 @@ def slower_than_plain(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     is_known = known.goodput_steps >= limits.min_steps and known.plain_tokens_per_s > 0.0
     if not is_known or known.tokens_per_s >= known.plain_tokens_per_s * (1.0 - limits.plain_margin):
         return None
-    figures = (
-        f"{known.tokens_per_s:.1f} tokens/s with speculation, {known.plain_tokens_per_s:.1f} without, "
-        f"{known.goodput_steps} steps"
-    )
+    figures = {
+        "tokens_per_s": known.tokens_per_s,
+        "plain_tokens_per_s": known.plain_tokens_per_s,
+        "steps": known.goodput_steps,
+    }
     return Alarm(AlarmName.SLOWER_THAN_PLAIN, figures, Action.SPECULATION_OFF)
 
 
@@ -145,7 +146,7 @@ def swap_without_effect(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     loaded = known.loaded_sha256
     if not (published and loaded) or published == loaded:
         return None
-    figures = f"weights in the server are {loaded[:12]}, published were {published[:12]}"
+    figures = {"loaded": loaded[:12], "published": published[:12]}
     return Alarm(AlarmName.SWAP_WITHOUT_EFFECT, figures, Action.PAUSE_LEARNING)
 
 
@@ -157,7 +158,7 @@ def calibration_gap(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     excused = limits.calibration_gap + limits.replay_errors * known.replay_error
     if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= excused:
         return None
-    figures = f"served {ours.accept_length:.3f}, replayed {theirs.accept_length:.3f} over {ours.rounds} rounds"
+    figures = {"served": ours.accept_length, "replayed": theirs.accept_length, "rounds": ours.rounds}
     return Alarm(AlarmName.CALIBRATION_GAP, figures, Action.PAUSE_LEARNING)
 
 
@@ -165,7 +166,7 @@ def hook_silent(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Rounds were verified in requests to be captured, and none arrived."""
     if known.engine_rounds < limits.min_rounds or known.captured_rounds:
         return None
-    return Alarm(AlarmName.HOOK_SILENT, f"{known.engine_rounds} rounds verified, none captured", Action.TELL)
+    return Alarm(AlarmName.HOOK_SILENT, {"rounds": known.engine_rounds}, Action.TELL)
 
 
 #: Gravest first.

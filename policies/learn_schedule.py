@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ..buffer.board.reason import Reason, ReasonCode, because
 from .acceptance import Tally
 
 
@@ -31,10 +32,10 @@ class LearnChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LearnDecision:
-    """What was decided and why, in one sentence with figures."""
+    """What was decided and why."""
 
     choice: LearnChoice
-    reason: str
+    reason: Reason
     has_drifted: bool = False  # whether what is served changed, which ends a rest
 
 
@@ -102,16 +103,15 @@ class LearnSchedule:
 
     def decide(self, now_s: float) -> LearnDecision:
         """Whether to learn from the claimed traces. LEARN ends a rest."""
-        if self._rules.mode is LearnMode.NEVER:
-            return LearnDecision(LearnChoice.REST, "learning is set to never")
-        if self._rules.mode is LearnMode.ALWAYS:
-            return LearnDecision(LearnChoice.LEARN, "learning is set to always")
+        mode = self._rules.mode
+        if mode is not LearnMode.DRIFT:
+            choice = LearnChoice.REST if mode is LearnMode.NEVER else LearnChoice.LEARN
+            return LearnDecision(choice, because(ReasonCode.LEARNING_SET, mode=mode.value))
         if self._rest is None:
-            flat = self._flat_rounds
-            most = self._rules.flat_rounds
-            return LearnDecision(
-                LearnChoice.LEARN, f"{flat} learning rounds in a row made no better draft, {most} begin a rest"
+            flat = because(
+                ReasonCode.FEW_FLAT_ROUNDS, flat_rounds=self._flat_rounds, rest_after=self._rules.flat_rounds
             )
+            return LearnDecision(LearnChoice.LEARN, flat)
         decision = self._judge(self._rest, now_s)
         if decision.choice is LearnChoice.LEARN:
             self._rest = None
@@ -164,20 +164,19 @@ class LearnSchedule:
         rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not lengthen the rest
         rested_s = now_s - rest.began_at_s
         if rested_s < rules.cool_down_s:
-            return LearnDecision(LearnChoice.REST, f"at rest for {rested_s:.0f} s of at least {rules.cool_down_s:g} s")
+            waits = because(ReasonCode.JUST_AT_REST, rested_s=rested_s, cool_down_s=rules.cool_down_s)
+            return LearnDecision(LearnChoice.REST, waits)
         usual = sum(rest.usual) / len(rest.usual)
         level = _level_after_a_cut(rest.usual, self._latest, rules)
         if level is not None and level < usual * (1.0 - rules.fall_share):
-            return _drifted(f"accepted per round fell from {usual:.3f} to {level:.3f}")
+            return _drifted(because(ReasonCode.ACCEPTED_FELL, usual=usual, level=level))
         latest = tuple(self._latest)[-rules.latest_requests :]
         low = sum(value < _low(rest.usual, rules.low_share) for value in latest)
-        figures = f"{low} of the latest {len(latest)} requests are as low as one in {1.0 / rules.low_share:.0f} was"
+        found = because(ReasonCode.UNEXPLORED, low=low, latest=len(latest), one_in=round(1.0 / rules.low_share))
         if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
-            return _drifted(f"unexplored traffic: {figures}")
-        return LearnDecision(
-            LearnChoice.REST,
-            f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
-        )
+            return _drifted(found)
+        stays = found.but(ReasonCode.NOTHING_NEW, flat_rounds=rules.flat_rounds, usual=usual)
+        return LearnDecision(LearnChoice.REST, stays)
 
     def standing(self, now_s: float) -> Standing:
         """What it waits for now."""
@@ -215,7 +214,7 @@ class LearnSchedule:
         self._rest = _Rest(rest["began_at_s"], tuple(rest["usual"])) if rest else None
 
 
-def _drifted(reason: str) -> LearnDecision:
+def _drifted(reason: Reason) -> LearnDecision:
     return LearnDecision(LearnChoice.LEARN, reason, has_drifted=True)
 
 

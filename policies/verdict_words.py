@@ -1,4 +1,4 @@
-"""The words of a reason, made here alone: a lead of some five words, a row of numbers, and the long form.
+"""The words of reasons and alarms, made here alone: a lead of some five words, a row of numbers, and the long form.
 
 Figures come off a board that anybody may write on: one that is missing or no number is shown as it is, never raised.
 """
@@ -9,6 +9,7 @@ from string import Formatter
 from typing import Any
 
 from ..buffer.board.reason import ReasonCode, Why
+from .guard import AlarmName
 
 #: Odds above are said to be above.
 _MOST_SHOWN = 1_000_000
@@ -57,8 +58,64 @@ _WORDS: Mapping[ReasonCode, tuple[str, str]] = {
     ),
     ReasonCode.CANARY_WAITS: ("waits: canary is undecided", "the interval at every look says neither"),
     ReasonCode.CANARY_OVERDUE: ("rolled back: canary undecided for {limit_s:n} s", "it drafted on {replica}"),
-    ReasonCode.ALARM: ("rolled back: {alarm}", "{detail}"),
+    ReasonCode.ALARM: ("rolled back: {alarm}", ""),
+    ReasonCode.LEARNING_SET: ("learning is set to {mode}", ""),
+    ReasonCode.FEW_FLAT_ROUNDS: (
+        "{flat_rounds:# learning round} without a better draft",
+        "{rest_after:n} begin a rest",
+    ),
+    ReasonCode.JUST_AT_REST: ("at rest for {rested_s:.0f} s of {cool_down_s:n} s", "it ends no sooner"),
+    ReasonCode.ACCEPTED_FELL: ("accepted per round fell from {usual:.3f} to {level:.3f}", ""),
+    ReasonCode.UNEXPLORED: (
+        "unexplored traffic: {low:n} of {latest:n} requests low",
+        "as low as one in {one_in:n} was before the rest",
+    ),
+    ReasonCode.NOTHING_NEW: (
+        "at rest: {low:n} of {latest:n} requests low",
+        "as low as one in {one_in:n} was; {flat_rounds:# learning round} made no draft better than {usual:.3f}",
+    ),
+    ReasonCode.SET_ASIDE: ("traces set aside: {alarm}", ""),
     ReasonCode.UNKNOWN: ("a reason of a later release", ""),
+}
+
+#: Alarm -> its sentence, and what is added where that is known.
+_ALARMS: Mapping[str, tuple[str, str]] = {
+    AlarmName.SILENT_DEATH: (
+        "accept length {length:.3f} over {rounds:n} rounds, {length_before:.3f} before",
+        "the target moved {target_move} meanwhile",
+    ),
+    AlarmName.DEGENERATE_DRAFT: (
+        "{drafted_share:.0%} of {drafts:n} drafts are one token, {committed_share:.0%} of the text is",
+        "",
+    ),
+    AlarmName.SLOWER_THAN_PLAIN: (
+        "{tokens_per_s:.1f} tokens/s with speculation, {plain_tokens_per_s:.1f} without, {steps:n} steps",
+        "",
+    ),
+    AlarmName.SWAP_WITHOUT_EFFECT: ("weights in the server are {loaded}, published were {published}", ""),
+    AlarmName.CALIBRATION_GAP: ("served {served:.3f}, replayed {replayed:.3f} over {rounds:n} rounds", ""),
+    AlarmName.HOOK_SILENT: ("{rounds:n} rounds verified, none captured", ""),
+    AlarmName.WEIGHTS_GONE: (
+        "weights of live version {live:n} cannot be read at {uri}, so that what is learnt is not published",
+        "mount that disk, or `paceline restore {live:n}`, or promote another version",
+    ),
+    AlarmName.MEMBER_SILENT: (
+        "not seen for {unseen_s:.0f} s: look at its process and its log; if it is gone for good, `paceline forget`",
+        "",
+    ),
+    AlarmName.LEARNER_LEFT: ("ended by itself {unseen_s:.0f} s ago: {why}; see its log, and start it again", ""),
+    AlarmName.LEARNER_STALLED: (
+        "no learning round is started: {why}; it goes on by itself once Redis takes its commands",
+        "",
+    ),
+    AlarmName.NAME_TAKEN: (
+        "was started as {wanted}, the name of another living member: give each its own {setting}",
+        "the other one is on {holder_host}",
+    ),
+    AlarmName.DRAFTS_APART: (
+        "version {live:n} is live for {for_s:.0f} s, and these draft with another: {others}",
+        "",
+    ),
 }
 
 #: The row, in this order, of what is known.
@@ -96,7 +153,18 @@ def sentence(why: Why) -> str:
     """The long form: lead, explanation and numbers."""
     if isinstance(why, str):
         return why
-    return "; ".join(filter(None, (lead(why), _fill(_WORDS[why.code][1], why.figures), figures(why))))
+    alarm = why.figures.get("alarm")
+    raised = alarm_sentence(str(alarm), why.figures) if alarm else ""
+    return "; ".join(filter(None, (lead(why), _fill(_WORDS[why.code][1], why.figures), raised, figures(why))))
+
+
+def alarm_sentence(name: str, known: Mapping[str, float | str]) -> str:
+    """What is wrong, and what to do where that is not plain; the bare figures of an alarm of a later release."""
+    if name not in _ALARMS:
+        return ", ".join(f"{figure} {value}" for figure, value in known.items())
+    said, more = _ALARMS[name]
+    extra = _fill(more, known) if _names(more) <= known.keys() else ""
+    return "; ".join(filter(None, (_fill(said, known), extra)))
 
 
 def spelt(why: Why) -> dict[str, str]:

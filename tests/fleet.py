@@ -158,7 +158,7 @@ def replica_status(boot: str, started_at: float, beats: int, draft: int, refused
     )
     swap = {"number": draft, "before": draft - 1, "at": started_at, "stage_ms": 30.0, "commit_ms": 1.5, "running": 0}
     lengths = {"accept_length_before": 2.0, "accept_length_after": 2.5}
-    alarm = {"name": "hook_silent", "detail": "200 rounds, none captured", "action": "tell"}
+    alarm = {"name": "hook_silent", "figures": {"rounds": 200}, "action": "tell"}
     alarms = [alarm] if refused else []
     told = {"capture": "on", "open": 3, "queued": 1, "draft_version": draft, "counters": counters}
     return said({**told, "standing_alarms": alarms, "swaps": [swap | lengths]})

@@ -130,7 +130,7 @@ def test_of_a_speculator_that_nobody_has_seen_nothing_can_be_told(paceline, boar
 
 
 def test_alarms_as_json_are_one_object_a_line(paceline, board):
-    alarm = {"name": "hook_silent", "detail": "none captured", "action": "tell"}
+    alarm = {"name": "hook_silent", "figures": {"rounds": 200}, "action": "tell"}
     board.beat(
         "replica:a", said({"draft_version": 1, "standing_alarms": [alarm], "alarms": [alarm | {"at": 9.0}]}), 60.0
     )

@@ -18,7 +18,7 @@ class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
 
     name: str
     action: str
-    detail: str  # one sentence with figures
+    figures: dict[str, float | str] = {}  # what it was raised on
     version: int | None = None  # the draft that it is about
     at: float | None = None  # unix seconds; None: it is active
 
@@ -327,7 +327,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     why: Why = ""
     why_now: str = ""  # why the last learning round started when it did
     learn: str = ""  # learn or rest
-    learn_reason: str = ""
+    learn_reason: Why = ""
     fault: str = ""  # that ended the last learning round
     left: str = ""  # why it ended by itself
     stalled: str = ""  # why it starts no learning round

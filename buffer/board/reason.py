@@ -37,6 +37,13 @@ class ReasonCode(StrEnum):
     CANARY_WAITS = "canary_waits"
     CANARY_OVERDUE = "canary_overdue"
     ALARM = "alarm"
+    LEARNING_SET = "learning_set"
+    FEW_FLAT_ROUNDS = "few_flat_rounds"
+    JUST_AT_REST = "just_at_rest"
+    ACCEPTED_FELL = "accepted_fell"
+    UNEXPLORED = "unexplored"
+    NOTHING_NEW = "nothing_new"
+    SET_ASIDE = "set_aside"
     UNKNOWN = "unknown"
 
     @classmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ...buffer.board.counters import LearnerCounters
 from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version import VersionState
-from ...policies.verdict_words import lead, spelt
+from ...policies.verdict_words import lead, sentence, spelt
 from ..answer import Answer
 from ..cells import UNKNOWN, ago
 from ..headline import nobody_learns
@@ -43,7 +43,7 @@ def _learner(member: str, said: MemberStatus, counted: LearnerCounters | None) -
     why = lead(said.why)
     yield member, f"{kind}: {why}" if why else kind
     if said.learn_reason:
-        yield "learn or rest", f"{said.learn}: {said.learn_reason}"
+        yield "learn or rest", f"{said.learn}: {sentence(said.learn_reason)}"
     if counted is not None:
         oldest = (
             "age unknown" if counted.oldest_pending_s is None else f"the oldest for {ago(counted.oldest_pending_s)}"

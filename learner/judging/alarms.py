@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from ...buffer.board.member_status import MemberStatus
+from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardState
 from ...buffer.plain_text import printable
 from ...policies.acceptance import Tally
@@ -27,12 +28,7 @@ def gone_alarm(state: BoardState) -> Alarm | None:
     if state.live is None:
         return None
     uri = printable(state.rows[state.live].version.weights_uri)
-    return Alarm(
-        AlarmName.WEIGHTS_GONE,
-        f"weights of live version {state.live} cannot be read at {uri}, so that what is learnt is not published: mount "
-        f"that disk, or `paceline restore {state.live}`, or promote another version",
-        Action.TELL,
-    )
+    return Alarm(AlarmName.WEIGHTS_GONE, {"live": state.live, "uri": uri}, Action.TELL)
 
 
 def _expected(found: EstimatedRounds) -> GuardInput:
@@ -44,7 +40,7 @@ def _expected(found: EstimatedRounds) -> GuardInput:
 
 def rest_for(alarm: Alarm) -> LearnDecision:
     """The decision to rest that an alarm forces."""
-    return LearnDecision(LearnChoice.REST, f"alarm {alarm.name}: {alarm.detail}")
+    return LearnDecision(LearnChoice.REST, because(ReasonCode.SET_ASIDE, alarm=alarm.name.value, **alarm.figures))
 
 
 def paused_by(heartbeats: Mapping[str, MemberStatus]) -> str:

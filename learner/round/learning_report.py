@@ -57,7 +57,9 @@ class LearningReport:
             said.learn = self.decision.choice.value
             said.learn_reason = self.decision.reason
             raised = [self.alarm] if self.alarm else []
-            said.standing_alarms = [AlarmSaid(name=one.name, action=one.action, detail=one.detail) for one in raised]
+            said.standing_alarms = [
+                AlarmSaid(name=one.name, action=one.action, figures=dict(one.figures)) for one in raised
+            ]
         if self.fit is not None:
             said.fit = _fit_said(self.fit)
             said.fit.round_s = self.seconds

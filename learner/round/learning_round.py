@@ -19,7 +19,7 @@ from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry
 from ...policies.guard import Alarm
 from ...policies.learn_schedule import LearnChoice, LearnDecision
 from ...policies.promotion import Promotion, Verdict
-from ...policies.verdict_words import lead
+from ...policies.verdict_words import alarm_sentence, lead, sentence
 from ..claim.intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
 from ..delivery.delivery import deliver, judge_candidate, reserve
 from ..delivery.mlflow_registry import Registry
@@ -75,7 +75,7 @@ class LearningRound:
 
     def _set_aside(self, alarm: Alarm) -> LearningReport:
         """Keep none of the traces, whose replay differs from what was served, and remember which they were."""
-        _log.error("alarm %s: %s", alarm.name, alarm.detail)
+        _log.error("alarm %s: %s", alarm.name, alarm_sentence(alarm.name, alarm.figures))
         self.claimed = as_misreplayed(self.claimed)
         require(self.lease, "nothing was saved")
         self.state.record_set_aside(self.claimed, self.calibration)
@@ -93,7 +93,7 @@ class LearningRound:
             self.state.notes.rounds_rested,
             len(self.claimed[Outcome.RESTED]),
             len(self.claimed[Outcome.HELD_OUT]),
-            decision.reason,
+            sentence(decision.reason),
         )
         return self._rested(decision)
 
@@ -120,7 +120,7 @@ class LearningRound:
         judge = state.line_judge(self.board_state)
         alarm = None if judge else gone_alarm(self.board_state)
         if alarm is not None:
-            _log.error("alarm %s: %s", alarm.name, alarm.detail)
+            _log.error("alarm %s: %s", alarm.name, alarm_sentence(alarm.name, alarm.figures))
         if learned:
             replayed = self._replayed()
             fit = self._fit(replayed, judge)
@@ -152,7 +152,7 @@ class LearningRound:
             state.trainer.plan.passes,
             len(held_out),
             lead(why),
-            decision.reason,
+            sentence(decision.reason),
         )
         return LearningReport(
             kind=LearningKind.LEARNED,
@@ -217,7 +217,7 @@ class LearningRound:
                 promotion,
                 born_at=time.time(),
                 first_step=state.notes.optimiser_steps,
-                learn_reason=decision.reason,
+                learn_reason=sentence(decision.reason),
                 evidence=evidence,
             )
             self.registry.enqueue(record)

@@ -20,28 +20,22 @@ def member_silent(unseen_s: float, *, is_alive: bool) -> Alarm | None:
     """
     if is_alive and unseen_s < SILENT_S:
         return None
-    figures = (
-        f"not seen for {unseen_s:.0f} s: look at its process and its log; if it is gone for good, `paceline forget`"
-    )
-    return Alarm(AlarmName.MEMBER_SILENT, figures, Action.TELL)
+    return Alarm(AlarmName.MEMBER_SILENT, {"unseen_s": unseen_s}, Action.TELL)
 
 
 def learner_left(why: str, unseen_s: float) -> Alarm:
     """A learner that ended by itself."""
-    figures = f"ended by itself {unseen_s:.0f} s ago: {why}; see its log, and start it again"
-    return Alarm(AlarmName.LEARNER_LEFT, figures, Action.TELL)
+    return Alarm(AlarmName.LEARNER_LEFT, {"why": why, "unseen_s": unseen_s}, Action.TELL)
 
 
 def learner_stalled(why: str) -> Alarm:
     """A learner that is alive, and whose learning rounds are not started."""
-    figures = f"no learning round is started: {why}; it goes on by itself once Redis takes its commands"
-    return Alarm(AlarmName.LEARNER_STALLED, figures, Action.TELL)
+    return Alarm(AlarmName.LEARNER_STALLED, {"why": why}, Action.TELL)
 
 
 def name_taken(wanted: str, holder_host: str, setting: str) -> Alarm:
     """A member that beats under another name than the one it was given, since a living one has that."""
-    where = f", on {holder_host}" if holder_host else ""
-    figures = f"was started as {wanted}, the name of another living member{where}: give each its own {setting}"
+    figures = {"wanted": wanted, "setting": setting} | ({"holder_host": holder_host} if holder_host else {})
     return Alarm(AlarmName.NAME_TAKEN, figures, Action.TELL)
 
 
@@ -54,5 +48,4 @@ def drafts_apart(drafts: Mapping[str, int | None], live: int | None, *, for_s: f
     if live is None or is_canary or for_s < APART_S or not others:
         return None
     named = ", ".join(f"{name} with {'nothing known' if number is None else number}" for name, number in others.items())
-    figures = f"version {live} is live for {for_s:.0f} s, and these draft with another: {named}"
-    return Alarm(AlarmName.DRAFTS_APART, figures, Action.TELL)
+    return Alarm(AlarmName.DRAFTS_APART, {"live": live, "for_s": for_s, "others": named}, Action.TELL)

@@ -17,6 +17,7 @@ from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
 from ...policies.acceptance import Tally
 from ...policies.canary import CanaryRules
 from ...policies.guard import Action, Alarm, AlarmName, GuardLimits, alarms
+from ...policies.verdict_words import alarm_sentence
 from ..wire.request_forward import RequestForward, RequestVerify
 from .canary_trial import CanaryTrial
 from .request_rounds import RequestRounds, begun_said
@@ -202,12 +203,13 @@ class DraftMonitor:
         if alarm.action is not Action.ROLL_BACK and alarm.name in self._raised:
             return  # nothing can be done, and it was reported
         self._raised.add(alarm.name)
-        log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.detail)
+        told = alarm_sentence(alarm.name, alarm.figures)
+        log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, told)
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
-            self._roll_back(because(ReasonCode.ALARM, alarm=alarm.name.value, detail=alarm.detail), was)
+            self._roll_back(because(ReasonCode.ALARM, alarm=alarm.name.value, **alarm.figures), was)
         self._alarms.append(
-            AlarmSaid(name=alarm.name, action=alarm.action, detail=alarm.detail, version=self._version, at=now)
+            AlarmSaid(name=alarm.name, action=alarm.action, figures=dict(alarm.figures), version=self._version, at=now)
         )
 
     def _roll_back(self, why: Reason, was: VersionState) -> None:

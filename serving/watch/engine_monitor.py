@@ -6,6 +6,7 @@ from typing import Any
 
 from ...buffer.board.member_status import AlarmSaid, GoodputSaid, MemberStatus, PacingSaid
 from ...policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, alarms
+from ...policies.verdict_words import alarm_sentence
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +36,15 @@ class EngineMonitor:
         )
         found = {alarm.name: alarm for alarm in alarms(figures, self._limits)}
         for name in found.keys() - self._active.keys():
-            log.error("paceline: alarm %s: %s", name, found[name].detail)
+            log.error("paceline: alarm %s: %s", name, alarm_sentence(name, found[name].figures))
         self._active = found
 
     def fill(self, said: MemberStatus) -> None:
         """Put active alarms into the replica's heartbeat, and why a learner should wait; empty when it need not."""
         active = list(self._active.values())
-        said.standing_alarms = [AlarmSaid(name=a.name, action=a.action, detail=a.detail) for a in active]
-        said.learning_paused = "; ".join(f"{a.name}: {a.detail}" for a in active if a.action is Action.PAUSE_LEARNING)
+        said.standing_alarms = [AlarmSaid(name=a.name, action=a.action, figures=dict(a.figures)) for a in active]
+        pausing = (alarm for alarm in active if alarm.action is Action.PAUSE_LEARNING)
+        said.learning_paused = "; ".join(f"{a.name}: {alarm_sentence(a.name, a.figures)}" for a in pausing)
 
 
 def _slowest(goodput: Sequence[GoodputSaid], min_steps: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from paceline.dashboards.snapshot import take
 from rich.console import Console
 from twins.memory_board import MemoryVersionBoard
 
-ALARM = {"name": "hook_silent", "detail": "200 rounds verified, none captured", "action": "tell"}
+ALARM = {"name": "hook_silent", "figures": {"rounds": 200}, "action": "tell"}
 
 
 def active(seen):
@@ -87,7 +87,8 @@ def test_a_member_whose_name_another_one_has_is_an_alarm_that_says_where_that_is
     (line,) = standing_and_recent(replace(snapshot(), members=named))
     assert (line.member, line.name) == ("replica:a~2", "name_taken")
     assert line.detail == (
-        "was started as replica:a, the name of another living member, on gpu-1: give each its own PACELINE_REPLICA"
+        "was started as replica:a, the name of another living member: give each its own PACELINE_REPLICA; "
+        "the other one is on gpu-1"
     )
     gone = {"replica:a": replica(900.0, is_alive=False, ended=True), "replica:a~2": taken}
     assert active(replace(snapshot(), members=gone)) == []  # it has its name at its next beat

@@ -246,7 +246,7 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     )
     row = board.read().rows[0]
     state = replace(board.read(), rows={0: replace(row, why=why)})
-    alarm = {"name": name, "detail": detail, "action": action}
+    alarm = {"name": name, "figures": {"said": detail}, "action": action}
     reports = MemberSeen(
         said=said({"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}), last_seen_at=10.0, is_alive=True
     )
@@ -265,13 +265,13 @@ def test_an_absurd_time_hides_no_other_row(at: float) -> None:
     assert f"{at:g} s" in printed(VersionsTable(lines))
     assert "second" in printed(VersionsTable(lines))
     assert f"{at:g} s" in printed(
-        alarms_table([AlarmLine(member="replica:a", name="name", detail="detail", action="tell", at=at)])
+        alarms_table([AlarmLine(member="replica:a", name="name", figures={}, action="tell", at=at)])
     )
 
 
 def test_alarms_are_listed_by_member_active_ones_first() -> None:
-    raised = {"name": "silent_death", "detail": "accept length 1.0", "action": "roll_back", "version": 4, "at": 9.0}
-    active = {"name": "hook_silent", "detail": "200 rounds verified", "action": "tell"}
+    raised = {"name": "silent_death", "figures": {"length": 1.0}, "action": "roll_back", "version": 4, "at": 9.0}
+    active = {"name": "hook_silent", "figures": {"rounds": 200}, "action": "tell"}
     statuses = {
         "replica:b": {"alarms": [raised], "standing_alarms": [active]},
         "replica:a": {"standing_alarms": [active]},
@@ -282,10 +282,10 @@ def test_alarms_are_listed_by_member_active_ones_first() -> None:
     }
     lines = standing_and_recent(Snapshot(speculator="default", at=10.0, state=fold([]), members=members))
     assert lines == [
-        AlarmLine(member="replica:a", name="hook_silent", detail="200 rounds verified", action="tell"),
-        AlarmLine(member="replica:b", name="hook_silent", detail="200 rounds verified", action="tell"),
+        AlarmLine(member="replica:a", name="hook_silent", figures={"rounds": 200}, action="tell"),
+        AlarmLine(member="replica:b", name="hook_silent", figures={"rounds": 200}, action="tell"),
         AlarmLine(
-            member="replica:b", name="silent_death", detail="accept length 1.0", action="roll_back", version=4, at=9.0
+            member="replica:b", name="silent_death", figures={"length": 1.0}, action="roll_back", version=4, at=9.0
         ),
     ]
     shown = printed(alarms_table(lines))

@@ -6,7 +6,8 @@ from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
 from paceline.learner.round.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
-from paceline.policies.learn_schedule import LearnChoice, LearnDecision
+from paceline.policies.learn_schedule import LearnChoice
+from paceline.policies.verdict_words import sentence
 
 PAUSED = MemberStatus(learning_paused="swap_without_effect: weights in the server are aa, published were bb")
 
@@ -28,8 +29,9 @@ def test_a_gap_needs_rounds_and_size(calibration, is_raised):
 def test_an_alarm_becomes_a_decision_to_rest_with_its_figures():
     alarm = gap_alarm(Calibration(equal=0, compared=300, accepted=300, excess=-150))
     assert alarm.name is AlarmName.CALIBRATION_GAP
-    reason = "alarm calibration_gap: served 2.000, replayed 1.500 over 300 rounds"
-    assert rest_for(alarm) == LearnDecision(LearnChoice.REST, reason)
+    decision = rest_for(alarm)
+    said = "traces set aside: calibration_gap; served 2.000, replayed 1.500 over 300 rounds"
+    assert (decision.choice, sentence(decision.reason)) == (LearnChoice.REST, said)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_a_live_version_whose_folder_was_removed_raises_an_alarm_until_it_is_bac
     house.send()
     report = house.learner().learn_once()
     assert (report.kind, report.version, standing()) == (LearningKind.LEARNED, None, ["weights_gone"])
-    assert "`paceline restore 0`" in report.alarm.detail
+    assert report.alarm.figures["live"] == 0
     (tmp_path / "away").rename(house.config.versions_dir / "v000000")
     house.send()
     assert house.learner().learn_once().version is not None

@@ -16,6 +16,7 @@ from paceline.learner.training import regime
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from paceline.policies.verdict_words import sentence
 
 DRIFT = {"rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
 
@@ -114,7 +115,7 @@ def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_trac
     report = learner.learn_once()
     assert report.kind is LearningKind.LEARNED
     assert report.decision.choice is LearnChoice.LEARN
-    assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
+    assert report.decision.reason.code in {ReasonCode.ACCEPTED_FELL, ReasonCode.UNEXPLORED}
     assert house.fitted[-1] == ids(not_held_out(strange))
     assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
     counted = counters_of(house.board.heartbeats()[f"learner:{house.config.name}"].counters).learner
@@ -132,14 +133,14 @@ def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, res
     assert (beat.kind, beat.learn, beat.learn_reason) == ("rested", "rest", report.decision.reason)
     assert (beat.life.traces["rested"], beat.life.rests) == (house.buffer.counts().acked["rested"], 3)
     assert report.why == report.decision.reason
-    assert report.decision.reason in caplog.text
+    assert sentence(report.decision.reason) in caplog.text
     house.send(40)
     report = learner.learn_once()
     beat = house.board.heartbeats()[member]
     assert (beat.kind, beat.learn, beat.learn_reason) == ("learned", "learn", report.decision.reason)
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
-    assert record["params"]["learn_reason"] == report.decision.reason
-    assert f"({report.decision.reason})" in caplog.text
+    assert record["params"]["learn_reason"] == sentence(report.decision.reason)
+    assert f"({sentence(report.decision.reason)})" in caplog.text
 
 
 def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, rested):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, alarms
+from paceline.policies.verdict_words import alarm_sentence
 
 HEALTHY = GuardInput(
     can_roll_back=True,
@@ -56,7 +57,7 @@ def test_each_sickness_raises_its_alarm_alone_with_figures(
 ) -> None:
     (alarm,) = alarms(replace(HEALTHY, **sick))
     assert (alarm.name, alarm.action) == (name, action)
-    assert figures in alarm.detail
+    assert figures in alarm_sentence(alarm.name, alarm.figures)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,9 @@ def test_a_fall_with_the_targets_move_is_said_to_be_one_and_puts_out_new_drafts_
     dead = replace(HEALTHY, served=Tally(0, 1000), can_roll_back=can_roll_back)
     (plain,) = alarms(dead)
     (alarm,) = alarms(replace(dead, target_move="from 7 to 8", is_same_draft=is_same_draft))
-    assert alarm == Alarm(AlarmName.SILENT_DEATH, f"{plain.detail}; the target moved from 7 to 8 meanwhile", action)
+    assert alarm == Alarm(AlarmName.SILENT_DEATH, {**plain.figures, "target_move": "from 7 to 8"}, action)
+    said = alarm_sentence(plain.name, plain.figures)
+    assert alarm_sentence(alarm.name, alarm.figures) == f"{said}; the target moved from 7 to 8 meanwhile"
 
 
 def test_several_sicknesses_are_told_gravest_first() -> None:
@@ -116,7 +119,7 @@ def test_several_sicknesses_are_told_gravest_first() -> None:
 def test_a_served_length_below_replay_is_as_wrong_as_one_above() -> None:
     (alarm,) = alarms(replace(HEALTHY, replayed=Tally(430, 500)))
     assert alarm == Alarm(
-        AlarmName.CALIBRATION_GAP, "served 1.900, replayed 1.860 over 500 rounds", Action.PAUSE_LEARNING
+        AlarmName.CALIBRATION_GAP, {"served": 1.9, "replayed": 1.86, "rounds": 500}, Action.PAUSE_LEARNING
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from paceline.buffer.board.reason import ReasonCode, because
 from paceline.policies.acceptance import Tally
 from paceline.policies.learn_schedule import (
     REMEMBERED_REQUESTS,
@@ -58,7 +59,7 @@ def test_a_new_watch_learns_at_once() -> None:
     decision = LearnSchedule(LearnRules()).decide(START_S)
     assert (decision.choice, decision.reason) == (
         LEARN,
-        "0 learning rounds in a row made no better draft, 6 begin a rest",
+        because(ReasonCode.FEW_FLAT_ROUNDS, flat_rounds=0, rest_after=6),
     )
 
 
@@ -129,10 +130,9 @@ def test_a_fall_that_lasts_ends_a_rest_and_says_from_where_to_where() -> None:
     schedule.observe(tallies(rng, 0.6, 80))
     decision = schedule.decide(START_S + 600.0)
     assert decision.choice is LEARN
-    words = decision.reason.split()
-    assert words[:5] == ["accepted", "per", "round", "fell", "from"]
-    assert float(words[5]) == pytest.approx(1.5, abs=0.1)
-    assert float(words[7]) == pytest.approx(0.6, abs=0.15)
+    assert decision.reason.code is ReasonCode.ACCEPTED_FELL
+    assert decision.reason.figures["usual"] == pytest.approx(1.5, abs=0.1)
+    assert decision.reason.figures["level"] == pytest.approx(0.6, abs=0.15)
 
 
 def test_many_small_falls_add_up_to_one() -> None:
@@ -185,7 +185,7 @@ def test_a_share_of_low_requests_ends_a_rest(low: int, choice: LearnChoice) -> N
     decision = schedule.decide(START_S)
     assert decision.choice is choice
     assert decision.has_drifted is (choice is LEARN)
-    assert f"{low} of the latest 40 requests are as low as one in 10 was" in decision.reason
+    assert [decision.reason.figures[name] for name in ("low", "latest", "one_in")] == [low, 40, 10]
 
 
 def test_a_rest_that_ended_needs_as_many_flat_rounds_again() -> None:
@@ -230,7 +230,7 @@ def test_always_always_learns_and_never_never_does() -> None:
         for level in (1.5, 1.5, 0.2, 1.5):
             schedule.observe(tallies(rng, level, 200))
             decision = schedule.decide(START_S)
-            assert (decision.choice, decision.reason) == (choice, f"learning is set to {mode}")
+            assert (decision.choice, decision.reason) == (choice, because(ReasonCode.LEARNING_SET, mode=mode.value))
             schedule.record_learning(START_S, is_better=False, is_warm=True)
 
 
@@ -272,7 +272,7 @@ def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
         schedule.record_learning(START_S, is_better=is_better, is_warm=True)
     schedule.record_rollback(START_S)
     schedule.record_rollback(START_S)  # noted at every learning round; it counts once
-    assert schedule.decide(START_S).reason == "3 learning rounds in a row made no better draft, 4 begin a rest"
+    assert schedule.decide(START_S).reason == because(ReasonCode.FEW_FLAT_ROUNDS, flat_rounds=3, rest_after=4)
     served = tallies(np.random.default_rng(0), 1.5, 10)
     schedule.observe(served[:6])
     schedule.record_learning(START_S, is_better=True, is_warm=True)
@@ -287,10 +287,10 @@ def test_only_the_last_better_draft_can_be_taken_back() -> None:
     for is_better, is_warm in ((False, True), (True, True), (False, True)):
         schedule.record_learning(START_S, is_better=is_better, is_warm=is_warm)
     schedule.record_rollback(START_S)
-    assert schedule.decide(START_S).reason.startswith("1 learning rounds in a row")
+    assert schedule.decide(START_S).reason.figures["flat_rounds"] == 1
     schedule.record_learning(START_S, is_better=True, is_warm=False)
     schedule.record_rollback(START_S)  # while the draft is cold nothing counts towards a rest
-    assert schedule.decide(START_S).reason.startswith("0 learning rounds in a row")
+    assert schedule.decide(START_S).reason.figures["flat_rounds"] == 0
 
 
 class WatchLife(RuleBasedStateMachine):

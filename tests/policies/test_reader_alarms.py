@@ -4,6 +4,7 @@ import pytest
 from paceline.policies.guard import AlarmName
 from paceline.policies.readings.reader_alarms import APART_S, SILENT_S, drafts_apart, member_silent
 from paceline.policies.readings.traffic_move import traffic_move
+from paceline.policies.verdict_words import alarm_sentence
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_a_member_is_silent_after_its_limit_or_once_its_heartbeat_has_ended(unse
     assert (alarm is not None) == is_raised
     if alarm is not None:
         assert alarm.name is AlarmName.MEMBER_SILENT
-        assert alarm.detail.startswith(f"not seen for {unseen_s:.0f} s: ")
+        assert alarm_sentence(alarm.name, alarm.figures).startswith(f"not seen for {unseen_s:.0f} s: ")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,8 @@ def test_replicas_that_do_not_follow_the_board_are_named(drafts, live, for_s, is
     alarm = drafts_apart(drafts, live, for_s=for_s, is_canary=is_canary)
     assert (alarm is not None) == (named is not None)
     if alarm is not None:
-        assert alarm.detail == f"version 5 is live for 300 s, and these draft with another: {named}"
+        said = alarm_sentence(alarm.name, alarm.figures)
+        assert said == f"version 5 is live for 300 s, and these draft with another: {named}"
 
 
 @pytest.mark.parametrize(

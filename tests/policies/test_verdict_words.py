@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.buffer.board.reason import Reason, ReasonCode, because
-from paceline.policies.verdict_words import figures, lead, sentence, shown_odds
+from paceline.policies.guard import AlarmName
+from paceline.policies.verdict_words import alarm_sentence, figures, lead, sentence, shown_odds
 
 NUMBERS = [
     "odds",
@@ -39,9 +40,14 @@ NUMBERS = [
     "live_accept_length",
     "live_requests",
     "live_rounds",
+    *("flat_rounds", "rest_after", "rested_s", "cool_down_s", "usual", "level", "low", "latest", "one_in"),
 ]
-KNOWN = dict.fromkeys(NUMBERS, 1.0) | dict.fromkeys(
-    ("losers", "uri", "draft", "fault", "beside", "replica", "alarm", "detail", "left_out"), "text"
+#: A dead draft's.
+ALARM = {"alarm": "silent_death", "length": 1.0, "rounds": 50.0, "length_before": 3.0}
+KNOWN = (
+    dict.fromkeys(NUMBERS, 1.0)
+    | ALARM
+    | dict.fromkeys(("losers", "uri", "draft", "fault", "beside", "replica", "mode", "left_out"), "text")
 )
 GATE = {"odds": 392.6, "needed": 10, "requests": 40, "prompts": 8, "accept_length": 2.41}
 GATE |= {"reference_accept_length": 1.87, "measured_requests": 40, "gain": 0.54, "confidence": 0.95}
@@ -82,3 +88,12 @@ def test_no_figure_off_a_board_is_an_error(code: ReasonCode, found: dict[str, fl
 def test_odds_are_shown_without_exponents() -> None:
     shown = [shown_odds(odds) for odds in (0.0123, 1.214, 99.94, 392.6, 4716.2, 3e6)]
     assert shown == ["0.0123", "1.21", "99.9", "393", "4,716", "over 1,000,000"]
+
+
+@pytest.mark.parametrize("name", AlarmName)
+def test_every_alarm_has_a_sentence_whatever_is_known_of_it(name: AlarmName) -> None:
+    assert len(alarm_sentence(name, {}).split()) >= 5
+
+
+def test_an_alarm_of_a_later_release_is_told_by_its_figures() -> None:
+    assert alarm_sentence("gpu_on_fire", {"degrees": 451.0, "where": "gpu-1"}) == "degrees 451.0, where gpu-1"

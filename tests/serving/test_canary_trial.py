@@ -196,7 +196,7 @@ def test_a_live_draft_that_dies_is_rolled_back_once():
     assert (fleet.state.live, fleet.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     (alarm,) = said_by(fleet.monitor).alarms
     assert (alarm.name, alarm.version) == (AlarmName.SILENT_DEATH, 1)
-    assert alarm.detail == "accept length 1.000 over 50 rounds, 3.000 before"
+    assert alarm.figures == {"length": 1.0, "rounds": 50, "length_before": 3.0}
 
 
 @pytest.mark.guarantee("alarm-silent-death")
@@ -214,7 +214,7 @@ def test_one_request_that_a_dead_draft_repeats_by_chance_hides_it_for_an_interva
     fleet.turn()
     assert fleet.state.live == 0
     (alarm,) = said_by(fleet.monitor).alarms
-    assert alarm.detail == "accept length 1.000 over 50 rounds, 3.000 before"
+    assert alarm.figures == {"length": 1.0, "rounds": 50, "length_before": 3.0}
 
 
 def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_cause():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.board.member_status import GoodputSaid, MemberStatus, PacingSaid
 from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.policies.verdict_words import alarm_sentence
 from paceline.serving.capture.engine_rounds import EngineRounds
 from paceline.serving.pacing.goodput_tally import GoodputTally
 from paceline.serving.watch.engine_monitor import EngineMonitor
@@ -28,7 +29,7 @@ def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(
         monitor.turn(reported(engine, captured))
     # 500 was when a round was captured last, so at 600 a hundred are missing.
     assert names(monitor) == [AlarmName.HOOK_SILENT]
-    assert said_by(monitor).standing_alarms[0].detail == "150 rounds verified, none captured"
+    assert said_by(monitor).standing_alarms[0].figures == {"rounds": 150}
     assert caplog.text.count("alarm hook_silent") == 1
     monitor.turn(reported(660, 491))
     assert names(monitor) == []
@@ -105,6 +106,6 @@ def test_drafts_that_do_not_pay_are_reported_where_they_pay_least():
     monitor.turn(MemberStatus(pacing=PacingSaid(goodput=tally.said())))
     (alarm,) = said_by(monitor).standing_alarms
     assert (alarm.name, alarm.action) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
-    assert alarm.detail == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
+    assert alarm_sentence(alarm.name, alarm.figures) == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
     monitor.turn(MemberStatus(pacing=PacingSaid(policy="off", reason="not asked for")))
     assert names(monitor) == []

@@ -9,6 +9,7 @@ from paceline.buffer.board.version import VersionState
 from paceline.buffer.stream.trace import FeatureDtype
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
+from paceline.policies.verdict_words import alarm_sentence
 from paceline.serving.watch.canary_trial import READ_S
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
@@ -56,7 +57,8 @@ class Replica:
     @property
     def alarms(self) -> list[tuple[str, str]]:
         """Action and text of each."""
-        return [(alarm.action, alarm.detail) for alarm in said_by(self.monitor).alarms]
+        told = said_by(self.monitor).alarms
+        return [(alarm.action, alarm_sentence(alarm.name, alarm.figures)) for alarm in told]
 
 
 @pytest.fixture
