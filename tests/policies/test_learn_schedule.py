@@ -207,7 +207,8 @@ def test_a_rest_lasts_as_long_as_the_cool_down_whatever_is_served() -> None:
     schedule = resting(rng, 1.5, rules)
     schedule.observe(tallies(rng, 0.3, 120))
     early = schedule.decide(START_S + 59.0)
-    assert (early.choice, early.reason) == (REST, "at rest for 59 s of at least 60 s")
+    assert early.choice is REST
+    assert early.reason == because(ReasonCode.JUST_AT_REST, rested_s=59.0, cool_down_s=60.0)
     assert schedule.decide(START_S + 60.0).choice is LEARN
 
 
