@@ -108,19 +108,10 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
     if node == 0:
         tl.store(verdict + width, tl.load(seq_lens + row).to(tl.int32))
         tl.store(verdict + width + 1, tl.load(accept_lens + row).to(tl.int32))
-    # The lowest of equal ones, as torch.argmax has it, by which SGLang verified: lane by lane, then over the lanes.
-    lane = tl.arange(0, BLOCK)
-    logit = logits + (row * width + node) * logits_stride
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    best_id = lane
-    for begin in range(0, vocab, BLOCK):
-        ids = begin + lane
-        value = tl.load(logit + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
-        best_id = tl.where(value > best, ids, best_id)
-        best = tl.where(value > best, value, best)
-    best_id = tl.where(best == tl.max(best, axis=0), best_id, vocab)
-    tl.store(buffer + requests * (width + 2) + at * width + node, tl.min(best_id, axis=0))
+    best_id = _best_token(logits + (row * width + node) * logits_stride, vocab, BLOCK=BLOCK)
+    tl.store(buffer + requests * (width + 2) + at * width + node, best_id)
     # Committed rows alone, one after another: before these are those of the requests before.
+    lane = tl.arange(0, BLOCK)
     before = tl.zeros((BLOCK,), tl.int32)
     for begin in range(0, at, BLOCK):
         is_before = begin + lane < at
@@ -141,6 +132,20 @@ def _pack(  # type: ignore[no-untyped-def]  # Triton reads annotations as types 
             is_word = word < own_words
             source_word = tl.load(features + source * row_words + word, mask=is_word)
             tl.store(buffer + out_at + word, source_word, mask=is_word)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_token(logit, vocab, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The lowest of equal ones, as torch.argmax has it, by which SGLang verified: lane by lane, then over the lanes."""
+    lane = tl.arange(0, BLOCK)
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    best_id = lane
+    for begin in range(0, vocab, BLOCK):
+        ids = begin + lane
+        value = tl.load(logit + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
+        best_id = tl.where(value > best, ids, best_id)
+        best = tl.where(value > best, value, best)
+    return tl.min(tl.where(best == tl.max(best, axis=0), best_id, vocab), axis=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
