@@ -152,9 +152,10 @@ test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 
-# Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.
+# Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end; and
+# the packages that chat prompts are read from, 11 MB.
 test-wheel: $(READY)
-	@$(PYTEST) tests/test_installed_wheel.py $(ARGS)
+	@$(PYTEST) tests/test_installed_wheel.py tests/rig/test_chat_downloads.py $(ARGS)
 
 test-servers: $(READY)
 	@$(PYTEST) -m servers $(ARGS)

@@ -61,6 +61,8 @@ SLOW = (
     "tests/learner/test_mlflow_served.py",
     "tests/learner/test_rest.py",
     "tests/learner/test_tasks.py",
+    "tests/rig/test_chat_downloads.py",
+    "tests/rig/test_chat_local.py",
     "tests/rig/test_corpus.py",
     "tests/rig/test_processes.py",
     "tests/rig/test_services.py",

@@ -22,6 +22,7 @@ EXTRAS_OF_PARTS = {
     "dashboards.window": "window",
     "dashboards.exporter": "prometheus",
     "dashboards.grafana": "grafana",
+    "rig.chat": "bench",
 }
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision", "triton"}
