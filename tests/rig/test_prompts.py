@@ -4,9 +4,14 @@ import json
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.rig.models.target import train_tokenizer
+from paceline.rig.models.target import chat_template, train_tokenizer
 from paceline.rig.prompts import PROMPT_TOKENS, domain_prompts, read_prompts
+from transformers import PreTrainedTokenizerFast
 
+TEMPLATE = (
+    "{% for each in messages %}{{ each.role }}: {{ each.content }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
 TEXTS = [
     " ".join(f"rider{number} holds wheel{number * 7}" for number in range(start, start + 200)) for start in (0, 500)
 ]
@@ -46,6 +51,24 @@ def test_a_users_file_keeps_its_order_and_domains_and_the_end_of_long_texts(toke
     assert (short.request_id, tokenizer.decode(short.input_ids)) == ("own-0002", "rider holds")
 
 
+def test_messages_go_through_the_models_template(tokenizer, tmp_path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=TEMPLATE).save_pretrained(tmp_path)
+    path = tmp_path / "own.jsonl"
+    messages = [{"role": "system", "content": "ride"}, {"role": "user", "content": "who holds wheel7"}]
+    path.write_text(json.dumps({"messages": messages, "domain": "chat"}), encoding="utf-8")
+    (prompt,) = read_prompts(path, tokenizer, 99, chat_template(tmp_path))
+    assert (prompt.request_id, prompt.domain) == ("chat-0001", "chat")
+    assert tokenizer.decode(prompt.input_ids) == "system: ride user: who holds wheel7 assistant:"
+
+
+def test_messages_are_refused_for_a_model_without_a_template(tokenizer, tmp_path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}]}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r'line 1: got "messages", expected "text" for this model'):
+        read_prompts(path, tokenizer, 99, chat_template(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -54,6 +77,11 @@ def test_a_users_file_keeps_its_order_and_domains_and_the_end_of_long_texts(toke
         (b"[1, 2]", r"line 2: got '\[1, 2\]', expected a JSON object"),
         (b'{"txt": "a"}', r'line 2: got "text" of None, expected a string that is not empty'),
         (b'{"text": ""}', r"line 2: got \"text\" of '', expected a string that is not empty"),
+        (
+            b'{"messages": []}',
+            r'line 2: got "messages" of \[\], expected \{"role": ..., "content": ...\} with two strings',
+        ),
+        (b'{"messages": [{"role": "user"}]}', r"line 2: got \"messages\" of \[\{'role': 'user'\}\], expected"),
         (b'{"text": "a", "domain": 3}', r'line 2: got "domain" of 3, expected a string that is not empty'),
     ],
 )
