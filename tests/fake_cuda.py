@@ -30,6 +30,7 @@ class FakeCuda:
         self.to_device = []  # (device, stream, whether the source was pinned, whether it was asked not to block)
         self.to_host = []  # (stream, whether the target is pinned, whether it was asked not to block)
         self.pinned_by = []  # (thread's name, its device) of each allocation of pinned memory
+        self.pinned_bytes = []  # of each
         self.events = []  # streams on which an event was recorded
         self.most_on_device = 0  # of `left_on_device`, at any time
         self._uploaded = []  # weak references
@@ -62,6 +63,7 @@ class FakeCuda:
     def empty(self, *args, pin_memory=False, **kwargs):
         made = self._empty(*args, **kwargs)
         if pin_memory:
+            self.pinned_bytes.append(made.untyped_storage().nbytes())
             self.pinned_by.append((threading.current_thread().name, getattr(self.threads, "device", 0)))
             self._pinned[made.untyped_storage().data_ptr()] = made
         return made

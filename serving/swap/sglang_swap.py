@@ -122,6 +122,7 @@ class RankSwap:
         self._layout = read_layout(folder, shares_head=shares_head)
         # The weights the server starts with, so that a rollback to them needs no disk.
         first = self._live.stage(folder / WEIGHTS_FILE, "", self._layout)
+        self._live.reserve(first)
         first = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
         self._kept.keep(self.draft_version, first)
         self.effect.settle(first.sha256, self._live.probe(first))

@@ -149,6 +149,15 @@ def test_staging_threads_use_the_runners_gpu_and_no_memory_of_it(cuda, tmp_path)
     assert (len(staged), cuda.to_device) == (1, [])
 
 
+def test_memory_for_every_draft_that_is_kept_and_one_that_is_staged_is_pinned_before_anything_is_served(
+    cuda, tmp_path, drafts
+):
+    file = tmp_path / "0" / "model.safetensors"
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in drafts[0].items()}, file)
+    bound(tmp_path)
+    assert cuda.pinned_bytes.count(file.stat().st_size) == KEPT_DRAFTS + 1
+
+
 def test_a_file_in_the_servers_dtype_is_read_into_one_piece_of_pinned_memory_and_never_copied(cuda, tmp_path, drafts):
     swap = bound(tmp_path)
     file = tmp_path / "1" / "model.safetensors"
