@@ -233,7 +233,9 @@ def demo(
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
-    prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help='Your prompts: a file of {"text": ...} or {"messages": ...}.')
+    ] = None,
     data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
     keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
     json: Annotated[
@@ -242,6 +244,11 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
     paced: Annotated[bool, typer.Option("--paced", help="Choose the number of draft steps, none among them.")] = False,
     no_speed: Annotated[bool, typer.Option("--no-speed", help="Compare no tokens per second at the end.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(help='Your target: a folder, a Hugging Face id, or "smollm2", a chat model it fetches.'),
+    ] = None,
+    draft: Annotated[Path | None, typer.Option(help="Its draft; without one, a random one is made.")] = None,
 ) -> None:
     """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
 
@@ -262,6 +269,8 @@ def demo(
         seed=seed,
         is_paced=paced,
         skips_speed=no_speed,
+        target=target,
+        draft=draft,
     )
     found = faults(run_demo(options))
     if found:

@@ -29,17 +29,19 @@ class Lossless:
 def lossless_check(
     target_folder: Path, results: Sequence[Served], max_tokens: int, *, count: int = 40, report: Report = quiet
 ) -> Lossless:
-    """Decode `count` requests again with transformers, float32 and greedy, and compare all `max_tokens` tokens.
+    """Decode `count` requests again with transformers, float32 and greedy, and compare all tokens.
 
     The requests are spread evenly over the run, so that they fall before, between and after the swaps. A request
-    without an answer, or with a shorter one, is different. Takes about as long as serving them one by one.
+    without an answer is different, and so is one with less than `max_tokens` tokens that the model did not end. Takes
+    about as long as serving them one by one.
     """
     disable_progress_bar()  # it would be drawn across our own progress bar
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
     chosen = spread(results, count)
     different = []
     for number, result in enumerate(chosen, start=1):
-        if greedy(model, result.prompt.input_ids, max_tokens) != result.output_ids:
+        tokens = len(result.output_ids) if result.finish == "stop" else max_tokens
+        if greedy(model, result.prompt.input_ids, tokens) != result.output_ids:
             different.append(result.prompt.request_id)
         report(number / len(chosen), f"{number - len(different)} of {number} identical")
     return Lossless(len(chosen), tuple(different))

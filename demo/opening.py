@@ -26,11 +26,13 @@ class Plan:
     prompts: Path | None  # None: source code, then prose
     most_per_step: int  # tokens that a step of the target yields when all drafted ones are accepted
     skips_speed: bool = False  # tokens per second are not compared at the end
+    target: str | None = None  # None: one that the demo trains
+    tokens_per_s: tuple[float, float] = _TOKENS_PER_S
 
     @property
     def traffic_min(self) -> tuple[float, float]:
         """Minutes of traffic, at best and where other work shares the cores."""
-        quick, slow = (self.requests * self.max_tokens / rate / 60.0 for rate in _TOKENS_PER_S)
+        quick, slow = (self.requests * self.max_tokens / rate / 60.0 for rate in self.tokens_per_s)
         return quick, slow
 
     @property
@@ -54,15 +56,23 @@ def print_opening(console: Console, plan: Plan) -> None:
         table.add_row(Text(when), Text(what))
     console.print(table)
     lasts = f"About {_minutes(*plan.total_min)} on two CPU cores, and {TARGET_MIN:.0f} more the first time."
+    if plan.target is not None:
+        lasts = (
+            f"About {_minutes(*plan.total_min)} here, by the speed of memory and the size of the target."
+        )
     console.print(f"{lasts} The address of the live page comes as soon as it is up.", highlight=False, markup=False)
 
 
 def sights(plan: Plan) -> Sequence[tuple[str, str]]:
     """Return what there is to see and when, in order."""
     served = f"{plan.requests} requests are served, {plan.concurrency} at a time, for {_minutes(*plan.traffic_min)}"
-    traffic = f": those of {plan.prompts}" if plan.prompts else ": source code first, prose from half-way on"
+    first, second = ("source code", "prose") if plan.target is None else ("explanations of code", "summaries")
+    traffic = f": those of {plan.prompts}" if plan.prompts else f": {first} first, {second} from half-way on"
+    begins = f"a small target is trained on local text ({TARGET_MIN:.0f} min, once) and the server starts"
+    if plan.target is not None:
+        begins = f"a server of {plan.target} starts, with a draft of random weights"
     turn = [
-        ("half-way", "traffic turns to prose and accept length falls: no draft has learnt prose yet"),
+        ("half-way", f"traffic turns to {second} and accept length falls: no draft has learnt {second} yet"),
         (
             "from there",
             "new drafts learn it, and accept length climbs again; a draft that is not shown to help is refused",
@@ -70,7 +80,7 @@ def sights(plan: Plan) -> Sequence[tuple[str, str]]:
     ]
     and_speed = "" if plan.skips_speed else ", and so are tokens per second"
     return [
-        ("first", f"a small target is trained on local text ({TARGET_MIN:.0f} min, once) and the server starts"),
+        ("first", begins),
         ("then", served + traffic),
         (
             "1 or 2 min in",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -26,10 +27,10 @@ from ..rig.deployment import (
     server_flags,
 )
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
-from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
+from ..rig.models.target import TargetModel, chat_template, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
 from ..rig.processes import ending_signals
-from ..rig.progress import progress_bar
+from ..rig.progress import Report, progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, check_prompts, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
 from ..rig.readiness import free_port
@@ -37,6 +38,7 @@ from ..rig.runs import run_folder
 from ..rig.services import learner_service, redis_service, sglang_service, window_service
 from .lossless import lossless_check
 from .opening import Plan, print_opening
+from .own_target import answer_line, device_flags, expected_tokens_per_s, find_target, own_draft, own_prompts
 from .picture import write_picture
 from .report import Run, as_json, print_closing
 from .speed import print_speed
@@ -51,6 +53,7 @@ SETTLE_S = 60.0
 #: Tokens of the context that SGLang reserves for the drafts of a request's last verify round.
 RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
+CHECKED_OF_OWN = 10  # decoding a real model once more takes a second for five tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class DemoOptions:
     seed: int = 0  # draws the initial draft, and the prompts where there is no file of them
     is_paced: bool = False  # paceline chooses the number of draft steps, plain steps among them
     skips_speed: bool = False  # tokens per second are not compared at the end
+    target: str | None = None  # a folder, an id or CHAT_MODEL; None: one that is trained on local text
+    draft: Path | None = None  # to begin with; None: one of random weights
 
 
 def run_demo(options: DemoOptions) -> Run:
@@ -81,10 +86,15 @@ def run_demo(options: DemoOptions) -> Run:
     _refuse_unfit(options)
     with ending_signals():
         console = Console()
-        print_opening(console, _plan(options))
+        if options.target is None:
+            print_opening(console, _plan(options))
         seconds: dict[str, float] = {}
-        with _timed("target", seconds), progress_bar("training the target (once)", console) as report:
-            target = ensure_target(options.data_dir, TrainPlan(), report=report)
+        doing = "training the target (once)" if options.target is None else "the target"
+        with _timed("target", seconds), progress_bar(doing, console) as report:
+            target = _target(options, report)
+        if options.target is not None:
+            rates = expected_tokens_per_s(target.folder, options.concurrency)
+            print_opening(console, replace(_plan(options), target=options.target, tokens_per_s=rates))
         prompts = _prompts(options, target)
         with run_folder(options.data_dir / "runs") as folder:
             local = LocalDeployment.on_free_ports(folder)
@@ -100,6 +110,21 @@ def _plan(options: DemoOptions) -> Plan:
         most_per_step=DRAFT_STEPS + 1,
         skips_speed=options.skips_speed,
     )
+
+
+def _target(options: DemoOptions, report: Report) -> TargetModel:
+    if options.target is None:
+        return ensure_target(options.data_dir, TrainPlan(), report=report)
+    return find_target(options.target, options.data_dir, report)
+
+
+def _draft(options: DemoOptions, target: TargetModel) -> Path:
+    if options.draft is not None:
+        return options.draft
+    if options.target is not None:
+        return own_draft(target, options.data_dir)
+    drafts = options.data_dir / "drafts"
+    return ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
 
 
 def _write(console: Console, run: Run, report: Path) -> None:
@@ -121,14 +146,24 @@ def _run(
     prompts: list[Prompt],
     local: LocalDeployment,
 ) -> Run:
-    drafts = options.data_dir / "drafts"
-    draft = ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
+    draft = _draft(options, target)
+    is_own = options.target is not None
     with ExitStack() as stack:
-        paced = paced_flags(local.folder, range(DRAFT_STEPS + 1)) if options.is_paced else []
-        running = _start(stack, console, seconds=seconds, local=local, target=target, draft=draft, flags=paced)
+        flags = device_flags() if is_own else []
+        flags += paced_flags(local.folder, range(DRAFT_STEPS + 1)) if options.is_paced else []
+        running = _start(stack, console, seconds=seconds, local=local, target=target, draft=draft, flags=flags)
         with _timed("traffic", seconds):
-            size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
-            results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
+            results = asyncio.run(
+                serve_traffic(
+                    running,
+                    console,
+                    local.server_url,
+                    prompts,
+                    concurrency=options.concurrency,
+                    max_tokens=options.max_tokens,
+                    read_answer=partial(answer_line, load_tokenizer(target.folder)) if is_own else None,
+                )
+            )
         with _timed("settle", seconds):
             settle(running, MIN_NEW_TRACES, SETTLE_S)
         learnt = running.reader.learnt_weights()
@@ -136,9 +171,18 @@ def _run(
         if not options.keep_running:
             stack.close()  # the rest needs no service
         with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
-            lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
+            count = CHECKED_OF_OWN if is_own else CHECKED_REQUESTS
+            lossless = lossless_check(target.folder, results, options.max_tokens, count=count, report=report)
         if learnt is not None and not options.skips_speed:
-            print_speed(console, target, (draft, learnt), prompts=prompts, max_tokens=options.max_tokens, local=local)
+            print_speed(
+                console,
+                target,
+                (draft, learnt),
+                prompts=prompts,
+                max_tokens=options.max_tokens,
+                local=local,
+                is_deepened=not is_own,
+            )
         run = replace(run, lossless=lossless, seconds=dict(seconds))
         print_closing(console, run)
         _write(console, run, options.json or local.folder / "report.json")
@@ -180,7 +224,9 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
     tokenizer = load_tokenizer(target.folder)
     if options.prompts is not None:
         longest = CONTEXT_TOKENS - options.max_tokens - RESERVED_TOKENS
-        return read_prompts(options.prompts, tokenizer, longest)[: options.requests]
+        return read_prompts(options.prompts, tokenizer, longest, chat_template(target.folder))[: options.requests]
+    if options.target is not None:
+        return own_prompts(target, options.data_dir, options.requests, options.seed)
     held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
     return domain_prompts(held_out, tokenizer, options.requests // len(held_out), options.seed)
 

@@ -23,6 +23,7 @@ from ..rig.prompts import Prompt
 from ..rig.ratio import Ratio, ratio
 from ..rig.speed.arm import Arm, ArmServer, running_arms
 from ..rig.speed.turn import Turn, different, take_turn, take_turns
+from .own_target import device_flags
 
 PLAIN = "plain"
 FIRST = "first-draft"
@@ -42,21 +43,26 @@ def print_speed(
     prompts: Sequence[Prompt],
     max_tokens: int,
     local: LocalDeployment,
+    is_deepened: bool = True,
 ) -> None:
     """Serve the last of `prompts` again, with no draft, the first and the last one in `drafts`, and print the ratios.
 
-    Nothing is captured. Blocks for about a minute and a half; deepens the target beside it, 100 MB, the first time. A
-    server that fails, or a full disk, is told of and raises nothing: the run's report is still to be written.
+    Nothing is captured. Blocks for about a minute and a half; deepens the target beside it, 100 MB, the first time, if
+    it `is_deepened`. A server that fails, or a full disk, is told of and raises nothing: the run's report is still to
+    be written.
     """
     arms = [Arm(PLAIN, None), *(Arm(name, draft) for name, draft in zip((FIRST, LAST), drafts, strict=True))]
     console.print("the last prompts once more, on three servers in turns: no draft, the first draft, the last draft")
     try:
-        with running_arms(arms, slower(target), local) as servers:
+        served = slower(target) if is_deepened else target
+        with running_arms(arms, served, local, [] if is_deepened else device_flags()) as servers:
             blocks = asked(servers, prompts, max_tokens)
     except (PacelineError, OSError) as fault:  # a deepened target takes 100 MB
         console.print(f"tokens per second were not compared: {fault}", highlight=False, markup=False)
         return
     console.print(speed_table(blocks))
+    if not is_deepened:
+        return
     console.print(
         f"On this machine, with the target deepened to {LAYERS} layers that change no answer, so that a step "
         "costs some ten of the draft's, as with large targets; a step of the demo's own costs little more than one.",

@@ -39,10 +39,18 @@ class Running:
 
 
 async def serve_traffic(
-    running: Running, console: Console, url: str, prompts: Sequence[Prompt], *, concurrency: int, max_tokens: int
+    running: Running,
+    console: Console,
+    url: str,
+    prompts: Sequence[Prompt],
+    *,
+    concurrency: int,
+    max_tokens: int,
+    read_answer: Callable[[Served], str] | None = None,
 ) -> list[Served]:
     """Send all prompts, show the live view, and return what was served in order of completion.
 
+    With `read_answer`, which gives the line that the view shows of an answer, answers end where the model ends them.
     Raises PacelineError as soon as a service has ended; requests in flight are then cancelled.
     """
     began_s = time.monotonic()
@@ -56,6 +64,7 @@ async def serve_traffic(
             concurrency=concurrency,
             max_tokens=max_tokens,
             is_labelled=True,
+            ends_at_eos=read_answer is not None,
             on_served=done.append,
             gate=gate,
         )
@@ -73,6 +82,7 @@ async def serve_traffic(
                     phase=phase,
                     requests_total=len(prompts),
                     elapsed_s=time.monotonic() - began_s,
+                    answer=read_answer(done[-1]) if read_answer and done else "",
                 )
                 view.show(state)
                 gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()

@@ -47,12 +47,15 @@ class LiveView:
         elif time.monotonic() - self._printed_s >= _PLAIN_EVERY_S:
             self._printed_s = time.monotonic()
             self._console.print(plain_line(state), highlight=False, soft_wrap=True)
+            if state.answer:
+                self._console.print(f"        {state.answer}", highlight=False, markup=False, soft_wrap=True)
 
 
 def render(state: ViewState) -> Group:
     """The whole view."""
     versions = VersionsTable(state.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS)
-    return Group(_headline(state), _curves(state.curves), versions, _flows(state))
+    answer = [Text(state.answer, style="italic")] if state.answer else []
+    return Group(_headline(state), _curves(state.curves), *answer, versions, _flows(state))
 
 
 def plain_line(state: ViewState) -> str:

@@ -25,6 +25,7 @@ class ViewState:
     traces: TraceAccount = field(default_factory=TraceAccount)
     swaps: int | None = None  # None: the server has not said
     stall_ms: float | None = None  # longest wait for a token around the last swap
+    answer: str = ""  # the newest one, for a reader; empty where a target says nothing that can be read
 
     @property
     def remaining_s(self) -> float | None:
@@ -35,7 +36,13 @@ class ViewState:
 
 
 def read_state(
-    reader: SpeculatorReader, results: Sequence[Served], *, phase: str, requests_total: int, elapsed_s: float
+    reader: SpeculatorReader,
+    results: Sequence[Served],
+    *,
+    phase: str,
+    requests_total: int,
+    elapsed_s: float,
+    answer: str = "",
 ) -> ViewState:
     """The state after `results`, `elapsed_s` into the traffic; blocks for a few round trips to Redis."""
     swaps = reader.swaps()
@@ -51,6 +58,7 @@ def read_state(
         traces=traces,
         swaps=None if traces.captured is None else len(swaps),
         stall_ms=swaps[-1].stall_ms(results) if swaps else None,
+        answer=answer,
     )
 
 

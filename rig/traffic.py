@@ -52,12 +52,13 @@ async def send(
     max_tokens: int,
     temperature: float = 0.0,
     is_labelled: bool = False,
+    ends_at_eos: bool = False,
     on_served: Callable[[Served], None] = lambda _: None,
     gate: asyncio.Event | None = None,
 ) -> list[Served]:
     """Send `prompts` in order, `concurrency` at a time; return what was served, in order of completion.
 
-    Greedy at temperature 0, sampled above; EOS ends nothing, so every request yields `max_tokens` tokens. With
+    Greedy at temperature 0, sampled above. Every request yields `max_tokens` tokens, unless `ends_at_eos`. With
     `is_labelled` a request names its prompt's domain as its label.
     `on_served` is called in the event loop right after each request. A request that fails is returned with its
     failure; nothing is retried. Cancelling closes the connections, which aborts the requests in the server. While
@@ -65,13 +66,14 @@ async def send(
     """
     queue = iter(prompts)
     served: list[Served] = []
+    sampling = {"temperature": temperature, "ignore_eos": not ends_at_eos, "max_new_tokens": max_tokens}
 
     async def work(client: httpx.AsyncClient) -> None:
         for prompt in queue:  # shared: each worker takes the next prompt
             if gate is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(gate.wait(), _GATE_LIMIT_S)
-            result = await _serve(client, prompt, _sampling(prompt, max_tokens, temperature, is_labelled=is_labelled))
+            result = await _serve(client, prompt, sampling | _label(prompt) if is_labelled else sampling)
             served.append(result)
             on_served(result)
 
@@ -113,9 +115,8 @@ def tokens_per_second(results: Sequence[Served]) -> float:
     return sum(len(result.output_ids) for result in results) / seconds if seconds > 0 else 0.0
 
 
-def _sampling(prompt: Prompt, max_tokens: int, temperature: float, *, is_labelled: bool) -> dict[str, object]:
-    params: dict[str, object] = {"temperature": temperature, "ignore_eos": True, "max_new_tokens": max_tokens}
-    return params | {"custom_params": {"paceline_label": prompt.domain}} if is_labelled else params
+def _label(prompt: Prompt) -> dict[str, object]:
+    return {"custom_params": {"paceline_label": prompt.domain}}
 
 
 async def _serve(client: httpx.AsyncClient, prompt: Prompt, sampling: Mapping[str, object]) -> Served:

@@ -1,0 +1,96 @@
+"""The demo on a target that it did not train: the real chat model, a folder, or a Hugging Face id."""
+
+import hashlib
+import timeit
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from tokenizers import Tokenizer
+
+from ..buffer.drafts.checkpoint import local_folder
+from ..learner.first_draft import make_first_draft
+from ..learner.model.draft_io import target_config
+from ..rig.chat.streams import chat_stream
+from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ..rig.models.smollm2 import ensure_smollm2
+from ..rig.models.target import TargetModel, chat_template, load_tokenizer
+from ..rig.progress import Report
+from ..rig.prompts import Prompt, domain_prompts
+from ..rig.traffic import Served
+
+#: What --target takes for the chat model that comes in a package.
+CHAT_MODEL = "smollm2"
+#: Streams of rig.chat: the first half of the requests, and the second.
+STREAMS = ("explain", "summary")
+#: A draft of a target with more tokens may propose the most frequent ones of local text: a smaller head costs less.
+DRAFT_WORDS = 8192
+_COUNTED_CHARS = 4_000_000
+_REPEATS = 20
+#: Answers are shown to a reader this far.
+_SHOWN_CHARS = 400
+
+
+def find_target(name: str, data_dir: Path, report: Report) -> TargetModel:
+    """The chat model, fetched once, or what `name` names. Raises ConfigError as ensure_smollm2 and local_folder do."""
+    if name == CHAT_MODEL:
+        return ensure_smollm2(data_dir, report)
+    folder = local_folder(name).absolute()
+    target_config(folder)  # refused here, and not by a server half a minute later
+    report(1.0, "found")
+    return TargetModel(folder, f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}", {}, 0)
+
+
+def device_flags() -> list[str]:
+    """SGLang's flags for this machine: the GPU, else the CPU in float32, whose answers do not depend on the batch."""
+    return ["--device", "cuda"] if torch.cuda.is_available() else ["--dtype", "float32"]
+
+
+def expected_tokens_per_s(target: Path, concurrency: int) -> tuple[float, float]:
+    """Tokens per second of all requests together that this machine may serve, at best and with a learner beside it.
+
+    A step reads every weight once, so it takes their bytes over the speed of memory, which is measured in a second;
+    half as much again goes into drafts. On a GPU neither is the limit, and this is far too low.
+    """
+    config = target_config(target)
+    stored_bytes = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
+    weights = sum(file.stat().st_size for file in target.glob("*.safetensors")) / stored_bytes
+    matrix = torch.ones(4096, 4096)
+    vector = torch.ones(4096)
+    took_s = min(timeit.repeat(lambda: matrix @ vector, number=1, repeat=_REPEATS))
+    step_s = weights / matrix.numel() * took_s
+    return concurrency / step_s, concurrency / (3 * step_s)
+
+
+def own_draft(target: TargetModel, data_dir: Path) -> Path:
+    """An untrained draft for the target, made once: reading what its tokens are counted in takes some ten seconds."""
+    folder = data_dir / "drafts" / f"{target.key}-{DRAFT_WORDS}"
+    if folder.exists():
+        return folder
+    if int(target_config(target.folder)["vocab_size"]) <= DRAFT_WORDS:
+        make_first_draft(target.folder, folder, report=lambda _: None)
+        return folder
+    corpus = load_corpus(CERTAIN_DOMAINS)
+    with TemporaryDirectory() as scratch:
+        text = Path(scratch) / "counted.txt"
+        each = _COUNTED_CHARS // len(CERTAIN_DOMAINS)
+        parts = ["\n".join(corpus[domain].training)[:each] for domain in CERTAIN_DOMAINS]
+        text.write_text("\n".join(parts), encoding="utf-8", errors="replace")
+        make_first_draft(target.folder, folder, (text,), size=DRAFT_WORDS, report=lambda _: None)
+    return folder
+
+
+def own_prompts(target: TargetModel, data_dir: Path, requests: int, seed: int) -> list[Prompt]:
+    """Chats of STREAMS for a target with a chat template, else windows of text; half of the requests each."""
+    chat = chat_template(target.folder)
+    if chat is None:
+        held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
+        return domain_prompts(held_out, load_tokenizer(target.folder), requests // len(held_out), seed)
+    asked = (each for name in STREAMS for each in chat_stream(name, data_dir, requests // len(STREAMS), seed))
+    return [Prompt(each.prompt_id, each.stream, tuple(chat(each.messages))) for each in asked]
+
+
+def answer_line(tokenizer: Tokenizer, served: Served) -> str:
+    """Which request, and what was answered, in one line for a reader."""
+    answer = " ".join(tokenizer.decode(list(served.output_ids)).split())
+    return f"{served.prompt.request_id}: {answer[:_SHOWN_CHARS]}"
