@@ -59,12 +59,13 @@ FAULTS := tests/faults tests/e2e/test_canary.py tests/e2e/test_redis_and_courier
 DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
+.PHONY: help setup demo demo-chat site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
   test-wheel lint check bench bench-gpu bench-hooks bench-learning bench-outage bench-rollouts bench-serving bench-soak bench-width \
   compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
+	@echo "make demo-chat  the same on a chat model that a package brings, with questions and answers; half an hour"
 	@echo "make site     the documents as pages that need no other host, every link checked: build/site/index.html"
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
@@ -129,6 +130,9 @@ $(WITH_BROWSER): $(READY)
 
 demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
+
+demo-chat: $(READY)
+	@$(PY) -m paceline.cli demo --target smollm2 $(ARGS)
 
 # Material's notice that its successor is another program is for whoever chooses one, not for whoever builds.
 site: $(READY)

@@ -43,6 +43,7 @@ from ...rig.deployment import DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, LocalDe
 from ...rig.models.deepened import slower
 from ...rig.models.smollm2 import ensure_smollm2
 from ...rig.models.target import TargetModel, chat_template, load_tokenizer
+from ...rig.processes import ending_signals
 from ...rig.progress import quiet
 from ...rig.prompts import Prompt, read_prompts
 from ...rig.ratio import Spread, ratio
@@ -102,7 +103,7 @@ def main() -> int:
     figures = Figures(options.out / "figures.jsonl")
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else "none"
     figures.write("machine", torch=torch.__version__, gpu=gpu)
-    with ExitStack() as stack:
+    with ending_signals(), ExitStack() as stack:
         bench = started(stack, options, figures)
         first, second = islice(bench.prompts, 2)
         learn(bench, first)

@@ -24,13 +24,13 @@ def target(tmp_path_factory) -> Path:
     return folder
 
 
-def served(name: str, output: tuple[int, ...], sent_at: float = 0.0) -> Served:
+def served(name: str, output: tuple[int, ...], sent_at: float = 0.0, finish: str = "length") -> Served:
     return Served(
         prompt=Prompt(name, "py", (5, 6, 7)),
         sent_at=sent_at,
         arrivals=(Arrival(1.0, 4),),
         output_ids=output,
-        finish="length",
+        finish=finish,
         tally=Tally(0, 0),
         retractions=0,
     )
@@ -42,3 +42,9 @@ def test_a_single_wrong_or_missing_token_is_found(target: Path) -> None:
     outputs = {"right": right, "wrong": wrong, "short": right[:3], "unanswered": ()}
     found = lossless_check(target, [served(name, output) for name, output in outputs.items()], 4)
     assert (found.checked, found.identical, found.different) == (4, 1, ("wrong", "short", "unanswered"))
+
+
+def test_an_answer_that_the_model_ended_is_compared_as_far_as_it_goes(target: Path) -> None:
+    right = greedy(AutoModelForCausalLM.from_pretrained(target).eval(), (5, 6, 7), 4)
+    ended = [served("ended", right[:3], finish="stop"), served("wrong", (*right[:2], right[2] + 1), finish="stop")]
+    assert lossless_check(target, ended, 4).different == ("wrong",)

@@ -49,6 +49,14 @@ def drawn(state: ViewState) -> str:
     return console.file.getvalue()
 
 
+def test_an_answer_is_shown_where_there_is_one_to_read() -> None:
+    read = replace(STATE, answer="explain-0001: It [adds] numbers.")
+    assert "explain-0001: It [adds] numbers." in drawn(read)
+    console = Console(file=io.StringIO(), width=120)
+    LiveView(console).show(read)
+    assert console.file.getvalue().splitlines() == [plain_line(read), "        explain-0001: It [adds] numbers."]
+
+
 def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
     text = drawn(STATE)
     assert "prose   requests 30/40   live version 2   60 s, about 20 s left" in text
