@@ -57,9 +57,7 @@ def print_opening(console: Console, plan: Plan) -> None:
     console.print(table)
     lasts = f"About {_minutes(*plan.total_min)} on two CPU cores, and {TARGET_MIN:.0f} more the first time."
     if plan.target is not None:
-        lasts = (
-            f"About {_minutes(*plan.total_min)} here, by the speed of memory and the size of the target."
-        )
+        lasts = f"About {_minutes(*plan.total_min)} here, by the speed of this processor and the size of the target."
     console.print(f"{lasts} The address of the live page comes as soon as it is up.", highlight=False, markup=False)
 
 

@@ -12,6 +12,7 @@ from ..buffer.drafts.checkpoint import local_folder
 from ..learner.first_draft import make_first_draft
 from ..learner.model.draft_io import target_config
 from ..rig.chat.streams import chat_stream
+from ..rig.deployment import DRAFT_STEPS
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.smollm2 import ensure_smollm2
 from ..rig.models.target import TargetModel, chat_template, load_tokenizer
@@ -49,17 +50,17 @@ def device_flags() -> list[str]:
 def expected_tokens_per_s(target: Path, concurrency: int) -> tuple[float, float]:
     """Tokens per second of all requests together that this machine may serve, at best and with a learner beside it.
 
-    A step reads every weight once, so it takes their bytes over the speed of memory, which is measured in a second;
-    half as much again goes into drafts. On a GPU neither is the limit, and this is far too low.
+    A step multiplies every weight by all tokens that are verified at once; how long a product of that shape takes here
+    is measured, within a second. At best a step yields two tokens for each request, at first one, on half of a core.
     """
     config = target_config(target)
     stored_bytes = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
     weights = sum(file.stat().st_size for file in target.glob("*.safetensors")) / stored_bytes
     matrix = torch.ones(4096, 4096)
-    vector = torch.ones(4096)
-    took_s = min(timeit.repeat(lambda: matrix @ vector, number=1, repeat=_REPEATS))
+    verified = torch.ones(4096, concurrency * (DRAFT_STEPS + 1))
+    took_s = min(timeit.repeat(lambda: matrix @ verified, number=1, repeat=_REPEATS))
     step_s = weights / matrix.numel() * took_s
-    return concurrency / step_s, concurrency / (3 * step_s)
+    return 2 * concurrency / step_s, concurrency / (2 * step_s)
 
 
 def own_draft(target: TargetModel, data_dir: Path) -> Path:
