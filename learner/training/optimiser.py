@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from ..model.eagle3 import Eagle3Draft
+from .muon import Muon
 
 
 class DraftOptimiser:
-    """Muon (torch.optim.Muon, arXiv:2502.16982) for `fc` and the matrices of the decoder layer, AdamW for the others.
+    """Muon (arXiv:2502.16982) for `fc` and the matrices of the decoder layer, AdamW for the others.
 
     Muon's step has the size that AdamW's has at the same rate (`match_rms_adamw`), so both follow one learning rate;
     `matrix_rate` is Muon's over AdamW's, and at 0 AdamW moves everything.
@@ -23,9 +24,7 @@ class DraftOptimiser:
         by_muon = {id(matrix) for matrix in matrices}
         others = [weight for weight in self._parameters if id(weight) not in by_muon]
         self._adam = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self._muon = (
-            torch.optim.Muon(matrices, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw") if matrices else None
-        )
+        self._muon = Muon(matrices, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw") if matrices else None
 
     def step(self, learning_rate: float) -> None:
         """Move every weight along its gradient once, at AdamW's `learning_rate`."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from paceline.learner.training.muon import Muon
 from paceline.learner.training.optimiser import DraftOptimiser
 
 RATE, MATRIX_RATE = 1e-3, 2.0
@@ -66,3 +67,39 @@ def test_a_shared_head_is_no_weight_of_the_draft(make_draft):
         weight for each in (optimiser._adam, optimiser._muon) for g in each.param_groups for weight in g["params"]
     ]
     assert {id(weight) for weight in moving} == {id(weight) for weight in draft.parameters()}
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24), (16, 16)])
+def test_muon_on_a_cpu_is_torchs_but_for_what_bfloat16_rounds(shape):
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(shape, generator=generator)
+    weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    rest = {"lr": 0.1, "weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw"}
+    ours, torchs = Muon([weights[0]], **rest), torch.optim.Muon([weights[1]], **rest)
+    for _ in range(3):
+        weights[0].grad = torch.randn(shape, generator=generator)
+        weights[1].grad = weights[0].grad.clone()
+        ours.step()
+        torchs.step()
+        moved, expected = (weight.detach() - start for weight in weights)
+        assert (moved - expected).norm() < 0.03 * expected.norm()
+    kept, theirs = (each.state_dict()["state"][0]["momentum_buffer"] for each in (ours, torchs))
+    assert torch.equal(kept, theirs)
+
+
+def test_muon_is_the_iteration_of_its_source_in_float64():
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.nn.Parameter(torch.randn(12, 20, generator=generator))
+    start = weight.detach().double()
+    weight.grad = torch.randn(12, 20, generator=generator)
+    Muon([weight], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
+    x = weight.grad.double() / weight.grad.double().norm()  # the first momentum has the gradient's direction
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * (x @ x.T @ x) + 2.0315 * (x @ x.T @ x @ x.T @ x)
+    torch.testing.assert_close(weight.detach().double(), start - 0.1 * 0.2 * 20**0.5 * x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_without_a_gradient_stays():
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    Muon([weight], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
+    assert torch.equal(weight.detach(), torch.ones(4, 4))
