@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 
 import pytest
 import torch
@@ -53,13 +54,13 @@ def layout_of(folder) -> dict[str, tuple]:
     return {name: (tuple(t.shape), t.dtype) for name, t in load_file(folder / "model.safetensors").items()}
 
 
-def written_target(folder, **changes):
+def written_target(folder, *, norm=1.0, **changes):
     folder.mkdir()
     config = TARGET | changes
     generator = torch.Generator().manual_seed(1)
     tensors = {
         "model.embed_tokens.weight": torch.randn(WORDS, HIDDEN, generator=generator).bfloat16(),
-        "model.norm.weight": torch.rand(HIDDEN, generator=generator).bfloat16(),
+        "model.norm.weight": norm * torch.rand(HIDDEN, generator=generator).bfloat16(),
     }
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.randn(WORDS, HIDDEN, generator=generator).bfloat16()
@@ -86,7 +87,8 @@ def test_a_random_draft_takes_head_norm_and_settings_from_the_target(tmp_path, t
     random_draft(target, tmp_path / "draft", seed=3)
     own, drafts = load_file(target / "model.safetensors"), load_file(tmp_path / "draft" / "model.safetensors")
     assert torch.equal(drafts["lm_head.weight"], own["lm_head.weight"].float())
-    assert torch.equal(drafts["norm.weight"], own["model.norm.weight"].float())
+    share = drafts["norm.weight"] / own["model.norm.weight"].float()
+    torch.testing.assert_close(share, torch.full((HIDDEN,), share[0].item()))
     config = json.loads((tmp_path / "draft" / "config.json").read_text())
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 1, 2]
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -94,6 +96,18 @@ def test_a_random_draft_takes_head_norm_and_settings_from_the_target(tmp_path, t
     kept = ("rope_parameters", "rms_norm_eps", "max_position_embeddings", "eos_token_id", "head_dim")
     assert {name: config[name] for name in kept} == {name: TARGET[name] for name in kept}
     assert load_draft(tmp_path / "draft", load_target_embedding(target)).config.rope.rope_theta == 5e5
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("norm", [0.01, 1.0, 30.0])
+def test_a_first_guess_is_nearly_uniform_whatever_the_targets_norm_and_head(tmp_path, is_tied, norm):
+    target = written_target(tmp_path / "t", norm=norm, tie_word_embeddings=is_tied)
+    random_draft(target, tmp_path / "d", seed=3)
+    draft = load_draft(tmp_path / "d", load_target_embedding(target))
+    hidden = 7.0 * torch.randn(4000, HIDDEN, generator=torch.Generator().manual_seed(2))
+    guess = draft.lm_head(draft.norm(hidden)).log_softmax(-1)
+    loss = -guess.mean()  # of a token that may be any
+    assert math.log(WORDS) <= loss < math.log(WORDS) + 0.05
 
 
 def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path, target):
