@@ -11,6 +11,7 @@ from ..buffer.finding import Finding, Level, exit_code
 from ..buffer.plain_text import utc_time
 from ..policies.guard import AlarmName
 from .alarm_lines import AlarmLine, alarms_table, standing_and_recent
+from .by_start import by_start_line
 from .cells import cell
 from .headline import faster, fresh, wrong
 from .loop_answers import last_swap, loop
@@ -48,6 +49,8 @@ class Answer:
             "alarms": [line.as_json() for line in self.alarms],
             "members": [row.as_json() for row in self.rows],
             "readings": [asdict(reading) for reading in self.served.readings()],
+            "by_output": {bucket: asdict(reading) for bucket, reading in self.served.by_output.items()},
+            "by_context": {bucket: asdict(reading) for bucket, reading in self.served.by_context.items()},
         }
 
     def view(self) -> RenderableType:
@@ -55,7 +58,10 @@ class Answer:
         title = Text(f"{self.seen.speculator}, {utc_time(self.seen.at)}", style="bold")
         active = [line for line in self.alarms if line.at is None]
         tables = [alarms_table(active)] if active else []
-        return Group(title, findings_grid(self.findings), *tables, members_table(self.rows) if self.rows else Text())
+        by_start = by_start_line(self.served.by_output, self.served.by_context)
+        lines = [cell(by_start)] if by_start else []
+        members = members_table(self.rows) if self.rows else Text()
+        return Group(title, findings_grid(self.findings), *lines, *tables, members)
 
 
 def answer(seen: Snapshot) -> Answer:

@@ -6,11 +6,18 @@ from dataclasses import dataclass, replace
 from ..policies.readings.definitions import Reading
 from ..policies.readings.loop_readings import traces_captured, traces_dropped
 from ..policies.readings.served_drafts import ServedDraft, served_drafts
-from ..policies.readings.serving_readings import accept_length, step_time_ms, tokens_per_second
+from ..policies.readings.serving_readings import (
+    accept_length,
+    context_accept_length,
+    output_accept_length,
+    step_time_ms,
+    tokens_per_second,
+)
 from ..policies.readings.speed import speed_over_plain, tokens_computed
 from ..policies.readings.tables import StepKey, StepSums
 from ..policies.readings.traffic_move import MIN_REQUESTS, TrafficMove, traffic_move
 from ..policies.readings.windows import BEFORE_S, Window, windowed
+from .by_start import CONTEXT_BUCKETS, OUTPUT_BUCKETS
 from .snapshot import REPLICA, Snapshot
 
 #: "Now" is so many newest seconds.
@@ -29,6 +36,8 @@ class Served:
     speed: Reading
     speed_where: str  # the batch size at which most of the time was spent
     length: Reading
+    by_output: Mapping[str, Reading]  # accept length by the bucket of output tokens where rounds began
+    by_context: Mapping[str, Reading]  # and by that of prompt and output so far
     rate: Reading  # tokens per second
     step_ms: Reading
     captured: Reading
@@ -57,6 +66,8 @@ def served_now(seen: Snapshot) -> Served:
         speed=speed_over_plain(window, _computed(seen)),
         speed_where=_where(window),
         length=accept_length(window),
+        by_output=dict(zip(OUTPUT_BUCKETS, output_accept_length(window), strict=True)),
+        by_context=dict(zip(CONTEXT_BUCKETS, context_accept_length(window), strict=True)),
         rate=tokens_per_second(window),
         step_ms=step_time_ms(window),
         captured=traces_captured(window),

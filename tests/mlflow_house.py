@@ -130,6 +130,8 @@ def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: i
     sums = RatioSums.of_row(requests * value for value in asdict(one).values())
     ended = tuple(asdict(sums).values())
     positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
+    positions.output_rounds, positions.output_accepted = [sums.rounds - 40, 0, 40], [sums.accepted - 20, 0, 20]
+    positions.context_rounds, positions.context_accepted = [sums.rounds], [sums.accepted]
     cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
     house.unix.now_s += 10.0  # a later entry of the history
     counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))

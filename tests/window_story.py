@@ -37,6 +37,7 @@ class Story:
         self.weights = weights
         self.cells: dict[tuple[int, str], ServedCell] = {}
         self.positions: dict[int, list[list[int]]] = {}
+        self.starts: dict[int, list[int]] = {}  # rounds of two buckets, then their accepted drafts
         self.traces = Counter[str]()
         self.steps = {length: StepCell(bucket=1, draft_steps=length) for length in (0, 3)}
         self.decoded = 0
@@ -116,6 +117,7 @@ class Story:
                 ended=astuple(ended),
             )
             self._count_positions(accepted / ROUNDS)
+            self._count_starts(accepted)
             self.traces.update(("captured", "delivered"))
             self._decode(3, ROUNDS, ROUNDS + accepted)
 
@@ -137,10 +139,24 @@ class Story:
             row[1] += stood
             tried = stood
 
+    def _count_starts(self, accepted: int) -> None:
+        """The last quarter of a request's rounds begins past its output token 256, and has a tenth of the drafts."""
+        row = self.starts.setdefault(self.drafts_with, [0] * 4)
+        late = ROUNDS // 4, accepted // 10
+        self.starts[self.drafts_with] = [
+            one + more for one, more in zip(row, (ROUNDS - late[0], late[0], accepted - late[1], late[1]), strict=True)
+        ]
+
     def counters(self) -> Counters:
         """What the replica has counted so far."""
         positions = [
-            DraftPositions(draft=draft, tried=[row[0] for row in rows], stood=[row[1] for row in rows])
+            DraftPositions(
+                draft=draft,
+                tried=[row[0] for row in rows],
+                stood=[row[1] for row in rows],
+                output_rounds=self.starts[draft][:2],
+                output_accepted=self.starts[draft][2:],
+            )
             for draft, rows in self.positions.items()
         ]
         served = ServedCounters(cells=list(self.cells.values()), positions=positions)

@@ -17,6 +17,9 @@ MAX_LABELS = 16
 
 #: Upper edges of `ServedCounters.request_lengths`, accept length per request; the last bin is open.
 LENGTH_EDGES = (1.05, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
+#: First output token, and least tokens of context, of every bucket that rounds are counted in by where they begin.
+OUTPUT_STARTS = (0, 256, 512, 1024, 2048)
+CONTEXT_STARTS = (0, 512, 2048, 8192)
 #: Upper edges of `StepCell.durations`, milliseconds; the last bin is open.
 STEP_MS_EDGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
@@ -34,11 +37,20 @@ class ServedCell(msgspec.Struct, array_like=True, kw_only=True, gc=False):
 
 
 class DraftPositions(msgspec.Struct, array_like=True, kw_only=True, gc=False):
-    """By position in the draft: how often it was reached, and how often it was accepted then."""
+    """Of one draft, by position in its chain: how often it was reached, and how often it was accepted then.
+
+    And rounds with their accepted drafts by where they begin: by the output tokens before their first one
+    (OUTPUT_STARTS), and by the tokens of prompt and output so far (CONTEXT_STARTS). Buckets after the last one that had
+    a round are left out.
+    """
 
     draft: int
     tried: list[int] = []  # rounds whose earlier positions were all accepted, and which drafted this one
     stood: list[int] = []
+    output_rounds: list[int] = []
+    output_accepted: list[int] = []
+    context_rounds: list[int] = []
+    context_accepted: list[int] = []
 
 
 class ServedCounters(msgspec.Struct, kw_only=True, gc=False):

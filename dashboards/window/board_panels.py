@@ -7,6 +7,7 @@ from ...policies.readings.ratio_sums import RatioSums
 from ...policies.readings.served_drafts import ServedDraft, served_drafts
 from ...policies.readings.served_labels import served_labels
 from ...policies.verdict_words import spelt
+from ..by_start import by_start_rows
 from ..cells import label_word
 from ..draft_card import sums_json
 from .lives import Stay
@@ -45,7 +46,7 @@ def _bar(stay: Stay) -> dict[str, object]:
 
 
 def positions_panel(look: Look) -> dict[str, object]:
-    """The live draft by position, beside the one that a rollback would return to, and by label."""
+    """The live draft by position, beside what a rollback would return to; by label, and by where rounds began."""
     state = look.seen.state
     served = served_drafts(look.seen.counters())
     live = served.get(state.live) if state.live is not None else None
@@ -57,6 +58,7 @@ def positions_panel(look: Look) -> dict[str, object]:
         "before": state.previous if previous.tried else None,
         "rows": _positions(live, previous),
         "labels": _labels(served_labels(look.seen.counters(), state.live or 0)),
+        "starts": by_start_rows(live),
         "why_unknown": "",
     }
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from ...buffer.board.counters import Counters
 from .ratio_sums import RatioSums
-from .tables import CellSums, Table, difference, tables_of, total
+from .tables import CellSums, Table, cells_of, difference, total
 
 NOTHING = CellSums(*[0] * len(CellSums._fields))
 
@@ -71,9 +71,8 @@ def _index(at: float, start_s: float, width_s: float) -> int:
 
 def _between(earlier: Counters, later: Counters) -> Table:
     """Cells that `later` has more than `earlier`, where that is of the same boot."""
-    is_same = earlier.boot == later.boot and earlier.served is not None
-    before = tables_of(earlier.served) if is_same else {}
-    return difference(tables_of(later.served), before)["cells"]
+    before = {"": cells_of(earlier.served)} if earlier.boot == later.boot else {}
+    return difference({"": cells_of(later.served)}, before)[""]
 
 
 def _by_label(cells: Sequence[Table]) -> dict[str, CellSums]:

@@ -5,11 +5,13 @@ The one place that adds it up: MLflow and the command line show the same figures
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import zip_longest
 
-from ...buffer.board.counters import OLDER_DRAFTS, Counters
+from ...buffer.board.counters import OLDER_DRAFTS, Counters, DraftPositions
 from .definitions import Reading
 from .ratio_sums import RatioSums
+from .tables import PlaceSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,20 @@ class ServedDraft:
     tried: tuple[int, ...] = ()  # rounds by position: how often it was reached
     stood: tuple[int, ...] = ()  # and how often it was accepted then
     at: float | None = None  # unix seconds of the newest evidence
+    _: KW_ONLY
+    by_output: tuple[PlaceSums, ...] = ()  # rounds by where they began, in buckets of OUTPUT_STARTS
+    by_context: tuple[PlaceSums, ...] = ()  # and of CONTEXT_STARTS
 
     def __add__(self, other: "ServedDraft") -> "ServedDraft":
         times = [at for at in (self.at, other.at) if at is not None]
         positions = _added(self.tried, other.tried), _added(self.stood, other.stood)
-        return ServedDraft(self.sums + other.sums, *positions, max(times, default=None))
+        return ServedDraft(
+            self.sums + other.sums,
+            *positions,
+            max(times, default=None),
+            by_output=_pooled(self.by_output, other.by_output),
+            by_context=_pooled(self.by_context, other.by_context),
+        )
 
     @property
     def accept_length(self) -> Reading:
@@ -79,10 +90,25 @@ def _of_entry(entry: Counters) -> dict[int, ServedDraft]:
             RatioSums.of_row(cell.ended), at=entry.at
         )
     for position in entry.served.positions:
-        counts = tuple(position.tried), tuple(position.stood)
-        found[position.draft] = found.get(position.draft, ServedDraft()) + ServedDraft(RatioSums(), *counts, entry.at)
+        found[position.draft] = found.get(position.draft, ServedDraft()) + _of_row(position, entry.at)
     found.pop(OLDER_DRAFTS, None)
     return found
+
+
+def _of_row(row: DraftPositions, at: float) -> ServedDraft:
+    return ServedDraft(
+        RatioSums(),
+        tuple(row.tried),
+        tuple(row.stood),
+        at,
+        by_output=tuple(map(PlaceSums, row.output_rounds, row.output_accepted)),
+        by_context=tuple(map(PlaceSums, row.context_rounds, row.context_accepted)),
+    )
+
+
+def _pooled(left: tuple[PlaceSums, ...], right: tuple[PlaceSums, ...]) -> tuple[PlaceSums, ...]:
+    pairs = zip_longest(left, right, fillvalue=PlaceSums())
+    return tuple(PlaceSums(a.rounds + b.rounds, a.accepted + b.accepted) for a, b in pairs)
 
 
 def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

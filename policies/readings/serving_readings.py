@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from ...buffer.board.counters import CONTEXT_STARTS, OUTPUT_STARTS
 from .definitions import Reading
 from .evidence import ratio, reading
 from .ratio_sums import Z_95, RatioSums
-from .tables import CellKey, CellSums, StepSums
+from .tables import CellKey, CellSums, PlaceSums, PositionKey, StepSums
 from .windows import Window
 
 
@@ -80,6 +81,28 @@ def position_acceptance(window: Window, draft: int | None = None) -> list[Readin
         for _, (tried, stood) in sorted(found.items())
         if tried
     ]
+
+
+def output_accept_length(window: Window) -> list[Reading]:
+    """By buckets of OUTPUT_STARTS, of all drafts; a bucket where no round began is unknown."""
+    return _by_start(window, "output", len(OUTPUT_STARTS))
+
+
+def context_accept_length(window: Window) -> list[Reading]:
+    """By buckets of CONTEXT_STARTS, likewise."""
+    return _by_start(window, "context", len(CONTEXT_STARTS))
+
+
+def _by_start(window: Window, table: str, buckets: int) -> list[Reading]:
+    rows: Mapping[PositionKey, PlaceSums] = window.table("served", table) or {}
+    why = "no verify round began there in the window"
+    found = []
+    for bucket in range(buckets):
+        mine = [row for key, row in rows.items() if key.position == bucket]
+        sums = PlaceSums(sum(row.rounds for row in mine), sum(row.accepted for row in mine))
+        name = f"{table}_accept_length"
+        found.append(reading(window, name, part="served", value=sums.accept_length, count=sums.rounds, why=why))
+    return found
 
 
 def engine_accept_length(window: Window) -> Reading:

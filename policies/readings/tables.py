@@ -39,7 +39,7 @@ class CellSums(NamedTuple):
 
 
 class PositionKey(NamedTuple):
-    """One position in the chains of one draft."""
+    """One position in the chains of one draft, or one bucket of lengths at which its rounds began."""
 
     draft: int
     position: int  # 0 first
@@ -50,6 +50,18 @@ class PositionSums(NamedTuple):
 
     tried: int
     stood: int
+
+
+class PlaceSums(NamedTuple):
+    """Rounds that began at lengths of one bucket, and their accepted drafts."""
+
+    rounds: int = 0
+    accepted: int = 0
+
+    @property
+    def accept_length(self) -> float | None:
+        """Tokens per verify round; None without rounds."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else None
 
 
 class StepKey(NamedTuple):
@@ -150,15 +162,30 @@ def _amounts(numbers: Mapping[str, float]) -> Table:
     return {name: Amount(number) for name, number in numbers.items()}
 
 
+def cells_of(part: ServedCounters | None) -> Table:
+    """The table of served cells alone; empty without any."""
+    cells = part.cells if part else ()
+    return {CellKey(c.draft, c.label, c.kind): CellSums(c.rounds, c.accepted, *c.ended) for c in cells}
+
+
 def _served(part: ServedCounters) -> Tables:
-    positions = {
-        PositionKey(row.draft, place): PositionSums(tried, stood)
-        for row in part.positions
-        for place, (tried, stood) in enumerate(zip(row.tried, row.stood, strict=False))
-    }
-    cells = {CellKey(c.draft, c.label, c.kind): CellSums(c.rounds, c.accepted, *c.ended) for c in part.cells}
     lengths = {place: Amount(count) for place, count in enumerate(part.request_lengths)}
-    return {"cells": cells, "positions": positions, "lengths": lengths}
+    return {
+        "cells": cells_of(part),
+        "positions": _by_place(part, PositionSums, "tried", "stood"),
+        "output": _by_place(part, PlaceSums, "output_rounds", "output_accepted"),
+        "context": _by_place(part, PlaceSums, "context_rounds", "context_accepted"),
+        "lengths": lengths,
+    }
+
+
+def _by_place(part: ServedCounters, row_of: Callable[[int, int], tuple[int, int]], first: str, second: str) -> Table:
+    """Two lists of DraftPositions, of every draft."""
+    return {
+        PositionKey(row.draft, place): row_of(*pair)
+        for row in part.positions
+        for place, pair in enumerate(zip(getattr(row, first), getattr(row, second), strict=False))
+    }
 
 
 def steps_of(part: SchedulerCounters) -> Table:

@@ -1,14 +1,26 @@
 """A bounded table of served rounds by draft, label and kind of sampling: what a heartbeat has room for."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
-from ...buffer.board.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, DraftPositions, ServedCell
+from ...buffer.board.counters import (
+    CONTEXT_STARTS,
+    MAX_DRAFTS,
+    MAX_LABELS,
+    OLDER_DRAFTS,
+    OUTPUT_STARTS,
+    DraftPositions,
+    ServedCell,
+)
 from ...buffer.board.version import OTHER_LABELS
 
 #: Cells in all. More would not fit into a heartbeat (serving/courier/heartbeat.py).
 MAX_CELLS = 20
 
 _Key = tuple[int, str, str]  # draft, label, kind
+
+#: The lists of a DraftPositions.
+_LISTS = DraftPositions.__struct_fields__[1:]
 
 
 class ServedCells:
@@ -32,16 +44,22 @@ class ServedCells:
             self._fold_draft(next(iter(self._drafts)))
         self._drafts[draft] = None
 
-    def count(self, draft: int, label: str, kind: str, *, accepted: int, drafted: int) -> None:
-        """One round of `drafted` drafts."""
+    def count(
+        self, draft: int, label: str, kind: str, *, accepted: int, drafted: int, output: int, context: int
+    ) -> None:
+        """One round of `drafted` drafts, which begins after `output` tokens of the answer and `context` in all."""
         cell = self._cell(draft, label, kind)
         cell.rounds += 1
         cell.accepted += accepted
-        tried, stood = self._positions_of(self._known(draft), drafted)
+        row = self._row(self._known(draft))
+        _widen(row.tried, drafted)
+        _widen(row.stood, drafted)
         for position in range(min(accepted + 1, drafted)):
-            tried[position] += 1
+            row.tried[position] += 1
         for position in range(accepted):
-            stood[position] += 1
+            row.stood[position] += 1
+        _add_at(bisect_right(OUTPUT_STARTS, output, lo=1), row.output_rounds, row.output_accepted, accepted)
+        _add_at(bisect_right(CONTEXT_STARTS, context, lo=1), row.context_rounds, row.context_accepted, accepted)
 
     def end(self, draft: int, label: str, kind: str, *, rounds: int, accepted: int) -> None:
         """A stretch of rounds that were counted has ended."""
@@ -64,7 +82,7 @@ class ServedCells:
     def positions(self) -> list[DraftPositions]:
         """By draft, oldest first; copies."""
         rows = sorted(self._positions.values(), key=lambda row: row.draft)
-        return [DraftPositions(draft=row.draft, tried=[*row.tried], stood=[*row.stood]) for row in rows]
+        return [DraftPositions(draft=row.draft, **{name: [*getattr(row, name)] for name in _LISTS}) for row in rows]
 
     def _cell(self, draft: int, label: str, kind: str) -> ServedCell:
         draft = self._known(draft)
@@ -127,20 +145,21 @@ class ServedCells:
 
     def _row(self, draft: int) -> DraftPositions:
         if draft not in self._positions:
-            self._positions[draft] = DraftPositions(draft=draft, tried=[], stood=[])
+            self._positions[draft] = DraftPositions(draft=draft)
         return self._positions[draft]
 
-    def _positions_of(self, draft: int, width: int) -> tuple[list[int], list[int]]:
-        row = self._row(draft)
-        _widen(row, width)
-        return row.tried, row.stood
+
+def _widen(counts: list[int], width: int) -> None:
+    if len(counts) < width:
+        counts.extend([0] * (width - len(counts)))
 
 
-def _widen(row: DraftPositions, width: int) -> None:
-    if len(row.tried) < width:
-        missing = [0] * (width - len(row.tried))
-        row.tried.extend(missing)
-        row.stood.extend(missing)
+def _add_at(width: int, rounds: list[int], accepted: list[int], more: int) -> None:
+    """One round with `more` accepted drafts, in the bucket that is the last of `width`."""
+    _widen(rounds, width)
+    _widen(accepted, width)
+    rounds[width - 1] += 1
+    accepted[width - 1] += more
 
 
 def _pour(cell: ServedCell, into: ServedCell) -> None:
@@ -150,10 +169,10 @@ def _pour(cell: ServedCell, into: ServedCell) -> None:
 
 
 def _pour_positions(row: DraftPositions, into: DraftPositions) -> None:
-    _widen(into, len(row.tried))
-    for position, (tried, stood) in enumerate(zip(row.tried, row.stood, strict=True)):
-        into.tried[position] += tried
-        into.stood[position] += stood
+    for counts, mine in ((getattr(row, name), getattr(into, name)) for name in _LISTS):
+        _widen(mine, len(counts))
+        for place, count in enumerate(counts):
+            mine[place] += count
 
 
 def _added(

@@ -96,7 +96,15 @@ class ServedCounts:
         request.rounds += 1
         request.accepted += verify.accepted
         drafted = int((verify.drafted >= 0).sum()) if verify.is_tree else len(verify.drafted)
-        self._cells.count(draft, request.label, request.kind, accepted=verify.accepted, drafted=drafted)
+        self._cells.count(
+            draft,
+            request.label,
+            request.kind,
+            accepted=verify.accepted,
+            drafted=drafted,
+            output=verify.commit.output_index,
+            context=verify.root + 1,
+        )
 
     def _end(self, request_id: str) -> None:
         request = self._running.pop(request_id, None)

@@ -1,11 +1,15 @@
 """One sentence per question: each says what is known, and nothing green is left where nobody is alive to say it."""
 
 import io
+import re
 
 import pytest
 from fleet import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
+from paceline.buffer.board.counters import DraftPositions
 from paceline.buffer.finding import Level
 from paceline.dashboards.answer import answer, finding_text
+from paceline.dashboards.by_start import CONTEXT_BUCKETS, OUTPUT_BUCKETS
+from paceline.policies.readings.definitions import DEFINITIONS
 from rich.console import Console
 
 TOPICS = ["faster", "fresh", "last swap", "loop", "alarms"]
@@ -184,6 +188,42 @@ def test_a_loop_without_a_learner_says_so():
     for seen in (snapshot(replica_a=replica()), late):
         assert said(seen, "loop")[0] is Level.NOTE  # traces are not lost, and the loop is not closed
     assert said(snapshot(**HERE), "loop")[0] is Level.OK
+
+
+def printed(seen):
+    console = Console(file=io.StringIO(), width=400)
+    console.print(answer(seen).view())
+    return console.file.getvalue()
+
+
+def test_accept_length_by_where_rounds_begin_is_said_where_it_can_be_compared():
+    def seen(**lists):
+        entries = [counted(at) for at in (NOW - 600.0, NOW - 5.0)]
+        entries[1].served.positions = [DraftPositions(draft=2, **lists)]
+        return snapshot(histories={"replica:a": entries}, **HERE)
+
+    short = {"output_rounds": [40], "output_accepted": [60], "context_rounds": [40], "context_accepted": [60]}
+    assert "by output token" not in printed(seen(**short))
+    assert answer(seen(**short)).as_json()["by_output"]["256-511"]["value"] is None
+    long = seen(**short | {"output_rounds": [30, 0, 10], "output_accepted": [55, 0, 5]})
+    assert "\naccept length by output token: 0-255 2.83 (30 rounds), 512-1023 1.50 (10 rounds)\n" in re.sub(
+        " +\n", "\n", printed(long)
+    )
+    found = answer(long).as_json()["by_output"]
+    assert [*found] == ["0-255", "256-511", "512-1023", "1024-2047", "2048+"]
+    assert (found["512-1023"]["value"], found["512-1023"]["count"]) == (1.5, 10)
+    both = seen(**short | {"context_rounds": [10, 10, 0, 20], "context_accepted": [30, 20, 0, 10]})
+    line = (
+        "accept length by tokens of context: 0-511 4.00 (10 rounds), 512-2047 3.00 (10 rounds), 8192+ 1.50 (20 rounds)"
+    )
+    assert line in printed(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "buckets"), [("output_accept_length", OUTPUT_BUCKETS), ("context_accept_length", CONTEXT_BUCKETS)]
+)
+def test_the_meaning_of_a_figure_by_bucket_names_its_buckets(name, buckets):
+    assert DEFINITIONS[name].meaning.endswith(f": {', '.join(buckets)}.")
 
 
 @pytest.mark.guarantee("alarm-member-silent")

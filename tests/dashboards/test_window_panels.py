@@ -141,6 +141,11 @@ def test_positions_are_conditional_shares_of_the_live_draft_beside_the_one_befor
     }  # fmt: skip
     assert positions["rows"][1]["tried"] == stood
     assert [row["label"] for row in positions["labels"]] == ["prose"]
+    rounds, late_rounds, accepted, late_accepted = story.starts[6]
+    assert positions["starts"] == [
+        {"start": "output 0-255", "accept_length": 1 + accepted / rounds, "rounds": rounds},
+        {"start": "output 256-511", "accept_length": 1 + late_accepted / late_rounds, "rounds": late_rounds},
+    ]
 
 
 def test_a_refused_draft_shows_that_its_judges_were_not_todays_traffic(look):

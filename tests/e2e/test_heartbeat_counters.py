@@ -1,11 +1,12 @@
 """The counters in the real server's heartbeat, against SGLang's answers and the traces that were delivered."""
 
 import time
+from bisect import bisect_right
 from collections import Counter
 from importlib.metadata import version
 
 import pytest
-from paceline.buffer.board.counters import counters_of
+from paceline.buffer.board.counters import CONTEXT_STARTS, OUTPUT_STARTS, counters_of
 from paceline.buffer.board.member_status import Speculation
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
@@ -19,6 +20,10 @@ from waiting import until
 pytestmark = pytest.mark.e2e
 
 TOKENS = 24
+STARTS = {"output": OUTPUT_STARTS, "context": CONTEXT_STARTS}
+#: The request whose answer is long, and its tokens.
+LONG = 4
+LONG_TOKENS = 600
 
 
 def counters(rig):
@@ -33,7 +38,7 @@ def jobs_of(rig):
         {
             "rid": f"counted-{i}",
             "text": rig.texts[i][400 : 520 + 10 * i],
-            "max_tokens": TOKENS if i % 3 else 1 + i,
+            "max_tokens": LONG_TOKENS if i == LONG else TOKENS if i % 3 else 1 + i,
             "custom_params": params[i // 2 % 4],
             **kinds[i % 4],
         }
@@ -101,6 +106,28 @@ def test_every_round_tries_the_first_position_and_every_accepted_draft_stands_in
     assert total(lambda row: sum(row.stood), positions) == total(lambda cell: cell.accepted, cells)
     for i in range(1, rig.steps):  # of a chain of one length, what stood is tried at the next position
         assert total(lambda row, i=i: row.tried[i], positions) == total(lambda row, i=i: row.stood[i - 1], positions)
+
+
+def test_rounds_are_in_the_buckets_where_those_of_the_traces_begin(rig, wave):
+    before, after, jobs, replies = wave
+    found = {name: [[0, 0] for _ in starts] for name, starts in STARTS.items()}
+    for job, reply in zip(jobs, replies, strict=True):
+        for trace in rig.traces_of(job["rid"]):
+            for start, accepted in zip(trace.rounds.starts, trace.rounds.accepted, strict=True):
+                context = trace.offset + int(start) + 1
+                begins = {"output": context - reply["meta_info"]["prompt_tokens"], "context": context}
+                for name, length in begins.items():
+                    row = found[name][bisect_right(STARTS[name], length) - 1]
+                    row[0] += 1
+                    row[1] += int(accepted)
+    assert [rounds > 0 for rounds, _ in found["output"]] == [True, True, True, False, False]
+    assert [rounds > 0 for rounds, _ in found["context"]] == [True, True, False, False]
+    positions = lambda found: found.served.positions  # noqa: E731 - a name for one line
+    for name, buckets in found.items():
+        for place, (rounds, accepted) in enumerate(buckets):
+            at = lambda kind, row, n=name, i=place: sum(getattr(row, f"{n}_{kind}")[i : i + 1])  # noqa: E731 - as above
+            assert grown(before, after, positions, lambda row, at=at: at("rounds", row)).total() == rounds
+            assert grown(before, after, positions, lambda row, at=at: at("accepted", row)).total() == accepted
 
 
 def test_the_scheduler_counts_what_sglang_answered_captured_or_not(wave):

@@ -57,6 +57,9 @@ def test_what_a_draft_served_is_logged_at_200_rounds_and_at_its_end(house: House
     assert points(client, run, "served/requests") == [(240, 12.0)]
     assert points(client, run, "served/accept_length_low") == [(240, early.interval[0])]
     assert points(client, run, "served/position_acceptance") == [(1, 180 / 240), (2, 3 / 360)]
+    first, later = 1 + (12 * 30 - 20) / 200, 1 + 20 / 40  # by the first output token of each bucket
+    assert points(client, run, "served/output_accept_length") == [(0, first), (512, later)]
+    assert points(client, run, "served/context_accept_length") == [(0, 2.5)]
     reading = served_on(house.board)[1].accept_length  # what commands print
     metrics = client.get_run(run).data.metrics
     assert (reading.value, reading.low, reading.high, reading.count) == (

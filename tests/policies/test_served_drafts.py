@@ -76,6 +76,16 @@ def test_positions_add_up_over_members_and_unequal_depths() -> None:
     assert served.accept_length.why_unknown
 
 
+def test_buckets_add_up_over_members_and_one_without_rounds_is_unknown() -> None:
+    one = DraftPositions(draft=2, output_rounds=[10, 0, 4], output_accepted=[20, 0, 2], context_rounds=[14])
+    one.context_accepted = [22]
+    other = DraftPositions(draft=2, output_rounds=[30], output_accepted=[31], context_rounds=[10, 20])
+    other.context_accepted = [11, 20]
+    (served,) = served_drafts([counted(1.0, "a", [], [one]), counted(2.0, "b", [], [other])]).values()
+    assert [sums.accept_length for sums in served.by_output] == [1 + 51 / 40, None, 1 + 2 / 4]
+    assert [tuple(sums) for sums in served.by_context] == [(24, 33), (20, 20)]
+
+
 def test_nothing_counted_is_unknown_and_no_error() -> None:
     assert served_drafts([Counters(at=1.0, boot="a")]) == {}
     reading = ServedDraft().accept_length

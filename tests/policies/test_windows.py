@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 from paceline.buffer.board.counters import (
+    CONTEXT_STARTS,
     MAX_DRAFTS,
     OLDER_DRAFTS,
     OTHER_BATCHES,
     OTHER_STEPS,
+    OUTPUT_STARTS,
     Counters,
     DraftPositions,
     SchedulerCounters,
@@ -27,6 +29,7 @@ from paceline.policies.readings.windows import windowed
 
 DRAFTED = 3
 STEP_S = 0.25
+STARTS = {"output": OUTPUT_STARTS, "context": CONTEXT_STARTS}
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,16 @@ class Round:
     label: str
     request: int
     accepted: int
+
+    @property
+    def output(self) -> int:
+        """Where it begins in the answer: every other request has a long one."""
+        return 1 + 300 * (self.request % 2) + self.accepted
+
+    @property
+    def context(self) -> int:
+        """Where it begins in the whole request."""
+        return self.output + 500
 
 
 def life(seed: int, starts_at: float, until: float, every_s: float = STEP_S, drafts: int = 3) -> list[Round]:
@@ -71,6 +84,7 @@ def counted(rounds: list[Round], at: float, boot: str, started_at: float | None 
             draft=draft,
             tried=[sum(r.accepted >= p for r in past if r.draft == draft) for p in range(DRAFTED)],
             stood=[sum(r.accepted > p for r in past if r.draft == draft) for p in range(DRAFTED)],
+            **by_start([r for r in past if r.draft == draft]),
         )
         for draft in sorted({each.draft for each in past})
     ]
@@ -91,6 +105,22 @@ def counted(rounds: list[Round], at: float, boot: str, started_at: float | None 
         scheduler=SchedulerCounters(steps=[step], rounds=len(past), accepted=tokens - len(past)),
         traces=TraceCounters(captured=len(past), delivered=len(past), dropped={"full": len(past) // 10}),
     )
+
+
+def by_start(rounds: list[Round]) -> dict:
+    """Fields of DraftPositions."""
+    found = {}
+    for name, starts in STARTS.items():
+        buckets = [[] for _ in starts]
+        for each in rounds:
+            buckets[bucket(starts, getattr(each, name))].append(each.accepted)
+        found[f"{name}_rounds"] = [len(each) for each in buckets]
+        found[f"{name}_accepted"] = [sum(each) for each in buckets]
+    return found
+
+
+def bucket(starts: tuple[int, ...], length: int) -> int:
+    return max(place for place, start in enumerate(starts) if length >= start)
 
 
 def sums(rounds: list[Round]) -> dict:
@@ -135,6 +165,17 @@ def test_a_window_counts_what_came_in_between_over_all_members() -> None:
     found = serving.position_acceptance(window)
     assert [each.value for each in found] == pytest.approx([s / t for s, t in zip(stood, tried, strict=True)])
     assert [each.count for each in found] == tried
+    for name, readings in (
+        ("output", serving.output_accept_length(window)),
+        ("context", serving.context_accept_length(window)),
+    ):
+        assert len(readings) == len(STARTS[name])
+        for place, reading in enumerate(readings):
+            mine = [r for r in inside if bucket(STARTS[name], getattr(r, name)) == place]
+            assert reading.value == (pytest.approx(length(mine)) if mine else None)
+            assert reading.count == len(mine)
+            assert reading.why_unknown == ("" if mine else "no verify round began there in the window")
+        assert sum(reading.value is not None for reading in readings) == 2
     assert serving.tokens_per_second(window).value == pytest.approx(sum(r.accepted + 1 for r in inside) / 100.0)
     assert traces_captured(window).value == len(inside)
 
@@ -271,6 +312,10 @@ def test_what_no_member_counts_is_unknown_and_says_so() -> None:
         assert "sent these counters" in reading.why_unknown
     assert serving.accept_length_by_draft(window) == traces_dropped(window) == {}
     assert serving.position_acceptance(window) == []
+    unknown = [*serving.output_accept_length(window), *serving.context_accept_length(window)]
+    assert {(each.value, each.why_unknown) for each in unknown} == {
+        (None, "no replica sent these counters in the window")
+    }
 
 
 def test_a_part_that_one_member_lacks_is_counted_by_the_others() -> None:

@@ -145,6 +145,8 @@ def fullest(board):
         )
     for row in counters._served._cells._positions.values():
         row.tried, row.stood = [12_345_678] * 5, [9_876_543] * 5
+        row.output_rounds, row.output_accepted = [12_345_678] * 5, [23_456_789] * 5
+        row.context_rounds, row.context_accepted = [12_345_678] * 4, [23_456_789] * 4
     counters._served._lengths = [1_234_567] * 13
     for batch in (1, 2, 4, 8, 16, 32, 64, 128):
         steps.add(batch, 5, took_s=0.01, tokens=10**9, requests=10**8)

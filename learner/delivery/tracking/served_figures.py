@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ....buffer.board.counters import CONTEXT_STARTS, OUTPUT_STARTS
 from ....buffer.board.version import BoardRow, BoardState, VersionState
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
@@ -21,7 +22,10 @@ _ENDED = {VersionState.RETIRED, VersionState.ROLLED_BACK}
 
 
 def served_points(served: ServedDraft) -> list[Point]:
-    """Accept length with its interval and counts by rounds served, and acceptance by position; nothing unknown."""
+    """Accept length with its interval and counts by rounds served, and acceptance by position; nothing unknown.
+
+    Accept length by where rounds began has for a step the first output token, or least context, of each bucket.
+    """
     reading = served.accept_length
     at = served.at or 0.0
     rounds = served.sums.rounds
@@ -34,7 +38,14 @@ def served_points(served: ServedDraft) -> list[Point]:
     }
     points = [Point(f"{SERVED}{name}", value, rounds, at) for name, value in figures.items() if value is not None]
     shares = enumerate(served.by_position, 1)
-    return points + [Point(f"{SERVED}position_acceptance", share, i, at) for i, share in shares if share is not None]
+    points += [Point(f"{SERVED}position_acceptance", share, i, at) for i, share in shares if share is not None]
+    found = {"output": (OUTPUT_STARTS, served.by_output), "context": (CONTEXT_STARTS, served.by_context)}
+    return points + [
+        Point(f"{SERVED}{name}_accept_length", length, start, at)
+        for name, (starts, buckets) in found.items()
+        for start, sums in zip(starts, buckets, strict=False)
+        if (length := sums.accept_length) is not None
+    ]
 
 
 class ServedFigures:
