@@ -38,3 +38,21 @@ def test_every_cost_is_measured_and_written_as_a_line(tmp_path: Path) -> None:
     # Opted out, a round's hook chooses; captured, its tensors go to the host and to the outbox as well.
     assert "ForwardOutput.copy_to_host" not in rounds[0]["hooks"]["opted out"]
     assert rounds[0]["hooks"]["captured"]["ForwardOutput.copy_to_host"].startswith("1.")
+
+
+def test_a_real_chat_model_is_learnt_and_served_like_without_a_draft(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline.benchmarks.gpu.shift", "--device", "cpu", "--tiny"]
+    subprocess.run([*command, "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path / "data")], check=True)
+    figures = [json.loads(line) for line in (tmp_path / "out" / "figures.jsonl").read_text().splitlines()]
+    # Of four requests a draft may learn nothing that is proven: then there is none to hand over.
+    assert {figure["step"] for figure in figures if figure["figure"] == "failed"} <= {"static's draft"}
+    turns = [figure for figure in figures if figure["figure"] == "turns"]
+    assert [(turn["domain"], turn["stage"], turn["batch"]) for turn in turns] == [
+        (domain, stage, batch)
+        for domain, stage in (("explain", "learnt"), ("tools", "shifted"), ("tools", "learnt"))
+        for batch in (1, 2)
+    ]
+    for turn in turns:  # float32 on the CPU host: not a token differs
+        assert {same.split(" of ")[0] == same.split(" of ")[1] for same in turn["same_answers"].values()} == {True}
+    traces = [figure["traces"] for figure in figures if figure["figure"] == "learnt"]
+    assert [(each["captured"], each["delivered"], each["dropped"]) for each in traces] == [(4, 4, {}), (20, 20, {})]
