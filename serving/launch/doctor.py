@@ -210,7 +210,7 @@ def _replay(_: Any, settings: config.ServingConfig) -> Finding:
     return Finding("replay", Level.NOTE, f"{why}; a learned draft goes live after a canary, {canary}")
 
 
-def _pacing(_: Any, settings: config.ServingConfig) -> Finding:
+def _pacing(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.runtime_context import get_parallel, get_spec
 
     spec = get_spec()
@@ -221,7 +221,11 @@ def _pacing(_: Any, settings: config.ServingConfig) -> Finding:
         return Finding("pacing", Level.NOTE, "off by PACELINE_PACING; SGLang's own rule chooses the draft steps")
     if get_parallel().tp_size > 1 and settings.pacing is PacingName.GOODPUT and not settings.pacing_costs:
         return Finding("pacing", Level.WRONG, "off: several ranks need PACELINE_PACING_COSTS (docs/pacing.md)")
-    return Finding("pacing", Level.OK, f"the policy {settings.pacing} chooses the draft steps of every round")
+    says = f"the policy {settings.pacing} chooses the draft steps of every round"
+    if getattr(server_args, "attention_backend", "") == "triton":
+        slow = "triton attention verifies by its kernel for prompts, so a round without drafts is no plain step"
+        return Finding("pacing", Level.NOTE, f"{says}; {slow} (docs/gpu.md#what-it-costs)")
+    return Finding("pacing", Level.OK, says)
 
 
 def _room(server_args: Any, settings: config.ServingConfig) -> Finding:

@@ -174,6 +174,13 @@ def test_pacing(resolved, changes, environ, level, said):
     assert said in finding.sentence
 
 
+@pytest.mark.parametrize(("backend", "level"), [("triton", Level.NOTE), ("fa3", Level.OK)])
+def test_pacing_on_attention_that_has_no_plain_step(resolved, backend, level):
+    resolved |= {"speculative_adaptive": True, "tp_size": 1}
+    finding = doctor._pacing(SimpleNamespace(attention_backend=backend), from_env({}))
+    assert (finding.level, "is no plain step" in finding.sentence) == (level, level is Level.NOTE)
+
+
 def test_the_report_is_one_line_or_one_object_per_finding(monkeypatch, capsys):
     answer = [Finding("capture", Level.NOTE, "on"), Finding("Redis", Level.WRONG, "gone")]
     monkeypatch.setattr(doctor, "examine", lambda flags, _: iter(answer if flags == ["--x"] else []))
