@@ -132,7 +132,7 @@ demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 demo-chat: $(READY)
-	@$(PY) -m paceline.cli demo --target smollm2 $(ARGS)
+	@$(PY) -m paceline.cli demo --target smollm2 --requests 320 --concurrency 8 $(ARGS)
 
 # Material's notice that its successor is another program is for whoever chooses one, not for whoever builds.
 site: $(READY)

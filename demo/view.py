@@ -30,6 +30,7 @@ class LiveView:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._printed_s = float("-inf")
+        self._answer = ""  # printed last
 
     def __enter__(self) -> Self:
         if self._live:
@@ -47,7 +48,8 @@ class LiveView:
         elif time.monotonic() - self._printed_s >= _PLAIN_EVERY_S:
             self._printed_s = time.monotonic()
             self._console.print(plain_line(state), highlight=False, soft_wrap=True)
-            if state.answer:
+            if state.answer != self._answer:
+                self._answer = state.answer
                 self._console.print(f"        {state.answer}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -57,6 +57,17 @@ def test_an_answer_is_shown_where_there_is_one_to_read() -> None:
     assert console.file.getvalue().splitlines() == [plain_line(read), "        explain-0001: It [adds] numbers."]
 
 
+def test_an_answer_is_printed_once(monkeypatch) -> None:
+    monkeypatch.setattr("paceline.demo.view._PLAIN_EVERY_S", 0.0)
+    read = replace(STATE, answer="explain-0001: It adds.")
+    console = Console(file=io.StringIO(), width=120)
+    view = LiveView(console)
+    for state in (read, read, replace(read, answer="explain-0002: It ends.")):
+        view.show(state)
+    answers = [line for line in console.file.getvalue().splitlines() if "explain-" in line]
+    assert answers == ["        explain-0001: It adds.", "        explain-0002: It ends."]
+
+
 def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
     text = drawn(STATE)
     assert "prose   requests 30/40   live version 2   60 s, about 20 s left" in text
