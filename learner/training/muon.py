@@ -19,19 +19,19 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step along the gradients; weights without one stay. On a GPU it is torch's own."""
         if any(weight.is_cuda for group in self.param_groups for weight in group["params"]):
-            return super().step(closure)
+            return super().step(closure)  # type: ignore[no-untyped-call]
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._move(weight, group)
+                    self._move(weight, weight.grad, group)
         return None
 
-    def _move(self, weight: Tensor, group: dict[str, Any]) -> None:
+    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[weight]
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(weight.grad)
-        momentum = state["momentum_buffer"].lerp_(weight.grad, 1.0 - group["momentum"])
-        update = orthogonal(weight.grad.lerp(momentum, group["momentum"]), group)
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        momentum = state["momentum_buffer"].lerp_(gradient, 1.0 - group["momentum"])
+        update = orthogonal(gradient.lerp(momentum, group["momentum"]), group)
         weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
 
 
