@@ -110,7 +110,7 @@ def print_closing(console: Console, run: Run) -> None:
 def faults(run: Run) -> list[str]:
     """Return what went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
     found = []
-    incomplete = [result for result in run.results if result.failure or len(result.output_ids) != run.max_tokens]
+    incomplete = [result for result in run.results if result.failure or not _is_whole(result, run.max_tokens)]
     if incomplete:
         first = incomplete[0]
         why = first.failure or f"got {len(first.output_ids)} tokens, expected {run.max_tokens}"
@@ -124,6 +124,11 @@ def faults(run: Run) -> list[str]:
     if not run.traces.is_balanced:
         found.append(f"traces are unaccounted for: {run.traces}")
     return found
+
+
+def _is_whole(result: Served, max_tokens: int) -> bool:
+    """Whether all tokens are there: as many as were asked for, or as the model had to say."""
+    return len(result.output_ids) == max_tokens or (result.finish == "stop" and len(result.output_ids) < max_tokens)
 
 
 def _findings(run: Run) -> list[tuple[str, str]]:

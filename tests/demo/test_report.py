@@ -186,6 +186,11 @@ def test_a_request_without_its_whole_answer_is_a_fault(changes: dict, says: str)
     assert found == [f"2 of 3 requests failed; the first, py-1: {says}"]
 
 
+def test_an_answer_that_the_model_ended_is_whole() -> None:
+    ended = served(0, "py", 0, 1, output_ids=(1, 2), finish="stop")
+    assert faults(run(results=[ended], lossless=Lossless(1, ()))) == []
+
+
 def test_other_tokens_and_lost_traces_are_faults() -> None:
     lost = TraceAccount(captured=100, delivered=97, dropped={"tap_full": 3}, learned=80, held_out=9, pending=7)
     different, account = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
