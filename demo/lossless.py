@@ -33,8 +33,10 @@ def lossless_check(
 
     The requests are spread evenly over the run, so that they fall before, between and after the swaps. A request
     without an answer is different, and so is one with less than `max_tokens` tokens that the model did not end. Takes
-    about as long as serving them one by one.
+    about as long as serving them one by one; nothing is read where `count` is 0.
     """
+    if not count:
+        return Lossless(0, ())
     disable_progress_bar()  # it would be drawn across our own progress bar
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
     chosen = spread(results, count)

@@ -27,6 +27,7 @@ class Plan:
     most_per_step: int  # tokens that a step of the target yields when all drafted ones are accepted
     skips_speed: bool = False  # tokens per second are not compared at the end
     target: str | None = None  # None: one that the demo trains
+    draft: Path | None = None  # None: one of random weights
     tokens_per_s: tuple[float, float] = _TOKENS_PER_S
 
     @property
@@ -45,8 +46,9 @@ class Plan:
 
 def print_opening(console: Console, plan: Plan) -> None:
     """Print the first screen."""
+    begins = "that starts from random weights " if plan.draft is None else ""
     for line in (
-        "paceline demo: a draft model that starts from random weights learns from live traffic.",
+        f"paceline demo: a draft model {begins}learns from live traffic.",
         "Started on this machine, and ended with the demo: Redis, SGLang, a learner, a live page.",
         f"Accept length is tokens per step of the target: 1 if the draft helps nothing, at most {plan.most_per_step}.",
     ):
@@ -68,7 +70,7 @@ def sights(plan: Plan) -> Sequence[tuple[str, str]]:
     traffic = f": those of {plan.prompts}" if plan.prompts else f": {first} first, {second} from half-way on"
     begins = f"a small target is trained on local text ({TARGET_MIN:.0f} min, once) and the server starts"
     if plan.target is not None:
-        begins = f"a server of {plan.target} starts, with a draft of random weights"
+        begins = f"a server of {plan.target} starts, with {plan.draft or 'a draft of random weights'}"
     turn = [
         ("half-way", f"traffic turns to {second} and accept length falls: no draft has learnt {second} yet"),
         (

@@ -1,17 +1,17 @@
 """The demo on a target that it did not train: the real chat model, a folder, or a Hugging Face id."""
 
 import hashlib
-import timeit
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from tokenizers import Tokenizer
+from torch.utils.benchmark import Timer
 
 from ..buffer.drafts.checkpoint import local_folder
 from ..learner.first_draft import make_first_draft
 from ..learner.model.draft_io import target_config
-from ..rig.chat.streams import chat_stream
+from ..rig.chat.streams import chat_prompts
 from ..rig.deployment import DRAFT_STEPS
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.smollm2 import ensure_smollm2
@@ -27,7 +27,7 @@ STREAMS = ("explain", "summary")
 #: A draft of a target with more tokens may propose the most frequent ones of local text: a smaller head costs less.
 DRAFT_WORDS = 8192
 _COUNTED_CHARS = 4_000_000
-_REPEATS = 20
+_TIMED_S = 0.5
 #: Answers are shown to a reader this far.
 _SHOWN_CHARS = 400
 
@@ -47,19 +47,30 @@ def device_flags() -> list[str]:
     return ["--device", "cuda"] if torch.cuda.is_available() else ["--dtype", "float32"]
 
 
+def compared_answers() -> int:
+    """How many answers are compared with plain decoding, which takes a second for five tokens of a real model.
+
+    None on a GPU: in half precision SGLang verifies and decodes by kernels that round differently, with paceline as
+    without it (docs/gpu.md#are-answers-the-same).
+    """
+    return 0 if torch.cuda.is_available() else 10
+
+
 def expected_tokens_per_s(target: Path, concurrency: int) -> tuple[float, float]:
     """Tokens per second of all requests together that this machine may serve, at best and with a learner beside it.
 
-    A step multiplies every weight by all tokens that are verified at once; how long a product of that shape takes here
-    is measured, within a second. At best a step yields two tokens for each request, at first one, on half of a core.
+    A step multiplies every weight by all tokens that are verified at once; how long a product of that shape takes in
+    one thread, or on the GPU, is measured within seconds. At best a step yields two tokens for each request, at first
+    one, on half of a core.
     """
     config = target_config(target)
     stored_bytes = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
     weights = sum(file.stat().st_size for file in target.glob("*.safetensors")) / stored_bytes
-    matrix = torch.ones(4096, 4096)
-    verified = torch.ones(4096, concurrency * (DRAFT_STEPS + 1))
-    took_s = min(timeit.repeat(lambda: matrix @ verified, number=1, repeat=_REPEATS))
-    step_s = weights / matrix.numel() * took_s
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    matrix = torch.ones(4096, 4096, device=device)
+    verified = torch.ones(4096, concurrency * (DRAFT_STEPS + 1), device=device)
+    product = Timer("matrix @ verified", globals={"matrix": matrix, "verified": verified})
+    step_s = weights / matrix.numel() * product.blocked_autorange(min_run_time=_TIMED_S).median
     return 2 * concurrency / step_s, concurrency / (2 * step_s)
 
 
@@ -83,12 +94,12 @@ def own_draft(target: TargetModel, data_dir: Path) -> Path:
 
 def own_prompts(target: TargetModel, data_dir: Path, requests: int, seed: int) -> list[Prompt]:
     """Chats of STREAMS for a target with a chat template, else windows of text; half of the requests each."""
-    chat = chat_template(target.folder)
-    if chat is None:
+    template = chat_template(target.folder)
+    if template is None:
         held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
         return domain_prompts(held_out, load_tokenizer(target.folder), requests // len(held_out), seed)
-    asked = (each for name in STREAMS for each in chat_stream(name, data_dir, requests // len(STREAMS), seed))
-    return [Prompt(each.prompt_id, each.stream, tuple(chat(each.messages))) for each in asked]
+    each = requests // len(STREAMS)
+    return [prompt for name in STREAMS for prompt in chat_prompts(name, data_dir, each, seed, template=template)]
 
 
 def answer_line(tokenizer: Tokenizer, served: Served) -> str:

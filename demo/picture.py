@@ -121,7 +121,7 @@ def _draw_out(axes: Any, kind: str, drafts: Sequence[Mapping[str, Any]]) -> None
 
 def _label(figure: Any, axes: Any, lengths: Mapping[str, float | None], *, has_turn: bool) -> None:
     figure.suptitle(
-        f"A draft that starts from random weights learns from live traffic: {lengths['first']:.2f} -> "
+        f"A draft learns from live traffic: {lengths['first']:.2f} -> "
         f"{lengths['final']:.2f} tokens per step",
         fontsize=13, fontweight="bold", color=_INK, x=0.012, ha="left",
     )  # fmt: skip

@@ -126,9 +126,15 @@ def faults(run: Run) -> list[str]:
     return found
 
 
+def _compared(lossless: Lossless) -> str:
+    if not lossless.checked:
+        return "not compared: on a GPU verification and decoding round differently (docs/gpu.md)"
+    return f"{lossless.identical} of {lossless.checked} requests identical to plain decoding"
+
+
 def _is_whole(result: Served, max_tokens: int) -> bool:
     """Whether all tokens are there: as many as were asked for, or as the model had to say."""
-    return len(result.output_ids) == max_tokens or (result.finish == "stop" and len(result.output_ids) < max_tokens)
+    return len(result.output_ids) == max_tokens or result.finish == "stop"
 
 
 def _findings(run: Run) -> list[tuple[str, str]]:
@@ -149,7 +155,7 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.rested} rested"),
         ("", f"{traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} verify rounds as served"),
-        ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
+        ("lossless", _compared(run.lossless)),
         ("swaps", f"{run.swaps} of {len(run.swapped)} with requests in flight"),
         ("", f"{aborted} requests aborted, {retracted} retracted"),
         ("longest wait for a token", stalls),

@@ -38,7 +38,15 @@ from ..rig.runs import run_folder
 from ..rig.services import learner_service, redis_service, sglang_service, window_service
 from .lossless import lossless_check
 from .opening import Plan, print_opening
-from .own_target import answer_line, device_flags, expected_tokens_per_s, find_target, own_draft, own_prompts
+from .own_target import (
+    answer_line,
+    compared_answers,
+    device_flags,
+    expected_tokens_per_s,
+    find_target,
+    own_draft,
+    own_prompts,
+)
 from .picture import write_picture
 from .report import Run, as_json, print_closing
 from .speed import print_speed
@@ -53,7 +61,6 @@ SETTLE_S = 60.0
 #: Tokens of the context that SGLang reserves for the drafts of a request's last verify round.
 RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
-CHECKED_OF_OWN = 10  # decoding a real model once more takes a second for five tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +116,7 @@ def _plan(options: DemoOptions) -> Plan:
         prompts=options.prompts,
         most_per_step=DRAFT_STEPS + 1,
         skips_speed=options.skips_speed,
+        draft=options.draft,
     )
 
 
@@ -171,7 +179,7 @@ def _run(
         if not options.keep_running:
             stack.close()  # the rest needs no service
         with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
-            count = CHECKED_OF_OWN if is_own else CHECKED_REQUESTS
+            count = compared_answers() if is_own else CHECKED_REQUESTS
             lossless = lossless_check(target.folder, results, options.max_tokens, count=count, report=report)
         if learnt is not None and not options.skips_speed:
             print_speed(

@@ -5,15 +5,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from ..buffer.errors import ConfigError
 
 PROMPT_TOKENS = 48
-#: Messages of a chat, {"role": ..., "content": ...}, as the OpenAI endpoint takes them.
-Messages = Sequence[Mapping[str, Any]]
+#: {"role": "system", "user" or "assistant", "content": text}
+Message = dict[str, str]
+Chat = tuple[Message, ...]
+#: What puts a chat into a model's template and gives the ids of it; see rig.models.target.chat_template.
+Template = Callable[[Chat], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +48,20 @@ def domain_prompts(
     return prompts
 
 
-def read_prompts(
-    path: Path, tokenizer: Tokenizer, max_tokens: int, chat: Callable[[Messages], Sequence[int]] | None = None
-) -> list[Prompt]:
+def read_prompts(path: Path, tokenizer: Tokenizer, max_tokens: int, template: Template | None = None) -> list[Prompt]:
     """Prompts of a JSONL file with lines {"text": ..., "domain": ...}, in its order; `domain` may be left out.
 
-    A line may have "messages" instead, which `chat` puts into the model's template; see chat_template. A longer prompt
-    keeps its last `max_tokens` tokens. Raises ConfigError as check_prompts does, and for messages without `chat`.
+    A line may have "messages" instead, for a model with a `template`. A longer prompt keeps its last `max_tokens`
+    tokens. Raises ConfigError as check_prompts does, and for messages without a template.
     """
     prompts = []
     for number, said, domain in _lines(path):
         if isinstance(said, str):
             ids: Sequence[int] = tokenizer.encode(said).ids
-        elif chat is None:
+        elif template is None:
             raise ConfigError(f'--prompts {path}, line {number}: got "messages", expected "text" for this model')
         else:
-            ids = chat(said)
+            ids = template(said)
         prompts.append(Prompt(f"{domain}-{number:04d}", domain, tuple(ids[-max_tokens:])))
     return prompts
 
@@ -71,7 +71,7 @@ def check_prompts(path: Path) -> None:
     _lines(path)
 
 
-def _lines(path: Path) -> list[tuple[int, str | Messages, str]]:
+def _lines(path: Path) -> list[tuple[int, str | Chat, str]]:
     """Number, text or messages, and domain of every line that is not blank."""
     try:
         lines = path.read_bytes().splitlines()
@@ -91,7 +91,7 @@ def _windows(ids: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(ids[at : at + PROMPT_TOKENS]) for at in range(0, len(ids) - PROMPT_TOKENS + 1, PROMPT_TOKENS)]
 
 
-def _parse(line: bytes, where: str) -> tuple[str | Messages, str]:
+def _parse(line: bytes, where: str) -> tuple[str | Chat, str]:
     try:
         entry = json.loads(line)
     except ValueError as error:  # JSON or UTF-8
@@ -109,12 +109,11 @@ def _parse(line: bytes, where: str) -> tuple[str | Messages, str]:
     return text, domain
 
 
-def _messages(given: object, where: str) -> Messages:
-    is_right = isinstance(given, list) and given and all(_is_message(each) for each in given)
-    if not is_right:
-        expected = '{"role": ..., "content": ...} with two strings, once or more'
-        raise ConfigError(f'{where}: got "messages" of {str(given)[:100]}, expected {expected}')
-    return given  # type: ignore[return-value] # checked above
+def _messages(given: object, where: str) -> Chat:
+    if isinstance(given, list) and given and all(map(_is_message, given)):
+        return tuple(given)
+    expected = '{"role": ..., "content": ...} with two strings, once or more'
+    raise ConfigError(f'{where}: got "messages" of {str(given)[:100]}, expected {expected}')
 
 
 def _is_message(given: object) -> bool:

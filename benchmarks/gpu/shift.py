@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import eq
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...learner.first_draft import make_first_draft
 from ...policies.acceptance import Tally
-from ...rig.chat.streams import chat_stream, write_jsonl
+from ...rig.chat.streams import chat_prompts
 from ...rig.deployment import DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, LocalDeployment, paced_flags
 from ...rig.models.deepened import slower
 from ...rig.models.smollm2 import ensure_smollm2
@@ -312,15 +312,17 @@ def _learner_env(local: LocalDeployment, target: TargetModel, draft: Path, block
 
 
 def _prompts(options: argparse.Namespace, model: TargetModel) -> dict[str, Iterator[Prompt]]:
-    """Prompts by domain, in the order in which the file has the domains."""
-    file = options.prompts
-    if file is None:
-        file = options.out / "prompts.jsonl"
-        write_jsonl(file, [prompt for name in DOMAINS for prompt in chat_stream(name, options.data_dir, EACH, 0)])
-    found: dict[str, list[Prompt]] = {}
-    for prompt in read_prompts(file, load_tokenizer(model.folder), PROMPT_TOKENS, chat_template(model.folder)):
-        found.setdefault(prompt.domain, []).append(prompt)
-    return {domain: iter(prompts) for domain, prompts in found.items()}
+    """Prompts by domain, in the order in which they come."""
+    template = chat_template(model.folder)
+    if options.prompts is not None:
+        asked = read_prompts(options.prompts, load_tokenizer(model.folder), PROMPT_TOKENS, template)
+    elif template is not None:
+        streams = (chat_prompts(name, options.data_dir, EACH, 0, template=template) for name in DOMAINS)
+        asked = [*chain.from_iterable(streams)]
+    by_domain: dict[str, list[Prompt]] = {}
+    for prompt in asked:
+        by_domain.setdefault(prompt.domain, []).append(prompt)
+    return {domain: iter(prompts) for domain, prompts in by_domain.items()}
 
 
 def _next(bench: Bench, domain: str, count: int) -> list[Prompt]:

@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from ..models.corpus import load_corpus
-from .messages import Chat, asked
+from ..prompts import Chat
+from .messages import asked
 
 _PROGRAMS = frozenset(("idlelib", "lib2to3", "turtledemo"))  # of the library, and nobody calls them
 _MAX_SIGNATURE_CHARS = 120

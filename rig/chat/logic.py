@@ -9,7 +9,8 @@ from sys import modules
 from types import ModuleType
 from typing import Any
 
-from .messages import Chat, asked
+from ..prompts import Chat
+from .messages import asked
 
 #: Modules whose verifier takes any text and whose makers need no other package than PyYAML and NumPy.
 TASKS = (

@@ -1,8 +1,6 @@
-"""A chat as every chat template takes it."""
+"""Chats as streams write them."""
 
-#: {"role": "system", "user" or "assistant", "content": text}
-Message = dict[str, str]
-Chat = tuple[Message, ...]
+from ..prompts import Chat, Message
 
 
 def said(role: str, content: str) -> Message:

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from .messages import Chat, asked, said
+from ..prompts import Chat
+from .messages import asked, said
 
 #: Of BFCL's files those whose questions are one turn long and have few functions: a prompt is some 100 to 600 tokens.
 TOOL_FILES = ("simple_python", "live_simple", "parallel", "multiple")

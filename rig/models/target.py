@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from ...learner.disk import write_folder
 from ...learner.model.draft_io import random_draft
 from ..progress import Report, quiet
-from ..prompts import Messages
+from ..prompts import Template
 from .corpus import Corpus, load_corpus
 from .training import TrainPlan, mean_loss, train
 
@@ -97,14 +97,12 @@ def load_tokenizer(target_folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(target_folder / "tokenizer.json"))
 
 
-def chat_template(target_folder: Path) -> Callable[[Messages], list[int]] | None:
+def chat_template(target_folder: Path) -> Template | None:
     """What turns messages into the ids of a prompt that asks for an answer; None for a tokenizer without a template."""
     tokenizer = AutoTokenizer.from_pretrained(target_folder, local_files_only=True)
     if tokenizer.chat_template is None:
         return None
-    return lambda messages: list(
-        tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-    )
+    return lambda chat: list(tokenizer.apply_chat_template([*chat], add_generation_prompt=True, return_dict=False))
 
 
 def train_tokenizer(texts: Iterable[str], words: int = VOCABULARY) -> Tokenizer:

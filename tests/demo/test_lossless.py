@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.demo.lossless import lossless_check
+from paceline.demo.lossless import Lossless, lossless_check
 from paceline.policies.acceptance import Tally
 from paceline.rig.models.target import greedy
 from paceline.rig.prompts import Prompt
@@ -42,6 +42,10 @@ def test_a_single_wrong_or_missing_token_is_found(target: Path) -> None:
     outputs = {"right": right, "wrong": wrong, "short": right[:3], "unanswered": ()}
     found = lossless_check(target, [served(name, output) for name, output in outputs.items()], 4)
     assert (found.checked, found.identical, found.different) == (4, 1, ("wrong", "short", "unanswered"))
+
+
+def test_nothing_is_read_where_nothing_is_compared(tmp_path: Path) -> None:
+    assert lossless_check(tmp_path / "gone", [served("a", (1, 2))], 4, count=0) == Lossless(0, ())
 
 
 def test_an_answer_that_the_model_ended_is_compared_as_far_as_it_goes(target: Path) -> None:

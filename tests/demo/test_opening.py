@@ -41,6 +41,18 @@ def test_without_the_last_comparison_it_is_shorter_and_promises_none() -> None:
     assert "tokens per second" not in printed(short)
 
 
+def test_of_ones_own_target_and_draft_it_says_what_is_started_and_how_long_it_takes_here() -> None:
+    own = replace(PLAN, target="my/model", tokens_per_s=(60.0, 20.0))
+    assert own.traffic_min == (480 * 96 / 60 / 60, 480 * 96 / 20 / 60)
+    told = printed(own)
+    assert "a server of my/model starts, with a draft of random weights" in told
+    assert "explanations of code first, summaries from half-way on" in told
+    assert "here, by the speed of this processor and the size of the target" in told
+    given = printed(replace(own, draft=Path("drafts/mine")))
+    assert "starts, with drafts/mine" in given
+    assert "random weights" not in given
+
+
 def test_prompts_of_ones_own_turn_nowhere() -> None:
     told = sights(Plan(requests=480, concurrency=4, max_tokens=96, prompts=Path("mine.jsonl"), most_per_step=4))
     assert [when for when, _ in told] == ["first", "then", "1 or 2 min in", "at the end"]

@@ -2,12 +2,21 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
 from paceline.demo import own_target
-from paceline.demo.own_target import answer_line, expected_tokens_per_s, find_target, own_draft, own_prompts
+from paceline.demo.own_target import (
+    answer_line,
+    compared_answers,
+    device_flags,
+    expected_tokens_per_s,
+    find_target,
+    own_draft,
+    own_prompts,
+)
 from paceline.policies.acceptance import Tally
 from paceline.rig.models.target import load_tokenizer, train_tokenizer
 from paceline.rig.progress import quiet
@@ -70,12 +79,21 @@ def test_a_target_with_a_template_is_asked_chats_and_one_without_it_text(chats: 
 
 
 def test_the_expected_speed_is_that_of_multiplying_all_weights_once_a_step(chats: Path, monkeypatch) -> None:
-    monkeypatch.setattr(own_target.timeit, "repeat", lambda *_, **__: [0.25, 0.5])
+    took = SimpleNamespace(blocked_autorange=lambda **_: SimpleNamespace(median=0.25))
+    monkeypatch.setattr(own_target, "Timer", lambda *_, **__: took)
     config = LlamaForCausalLM.from_pretrained(chats)
     weights = sum(weight.numel() for weight in config.parameters())
     quick, slow = expected_tokens_per_s(chats, concurrency=4)
     assert quick == pytest.approx(2 * 4 / (0.25 * weights / 4096**2), rel=0.1)  # the file has a header as well
     assert slow == pytest.approx(quick / 4)
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "flags", "compared"), [(False, ["--dtype", "float32"], 10), (True, ["--device", "cuda"], 0)]
+)
+def test_on_a_gpu_the_servers_dtype_stays_and_no_answer_is_compared(monkeypatch, has_gpu, flags, compared) -> None:
+    monkeypatch.setattr(own_target.torch.cuda, "is_available", lambda: has_gpu)
+    assert (device_flags(), compared_answers()) == (flags, compared)
 
 
 def test_an_answer_is_one_line_for_a_reader() -> None:

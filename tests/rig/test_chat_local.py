@@ -1,10 +1,8 @@
 """Streams of chat prompts over what this machine has: no network, no file of ours."""
 
-import json
-
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.rig.chat.streams import STREAMS, chat_stream, write_jsonl
+from paceline.rig.chat.streams import STREAMS, chat_prompts, chat_stream
 
 LOCAL = ("explain", "summary", "json")
 
@@ -17,14 +15,12 @@ def test_there_are_eight_streams_and_an_unknown_one_is_refused(tmp_path) -> None
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_stream_is_200_different_prompts_in_the_order_of_its_seed(tmp_path, name: str) -> None:
-    prompts = chat_stream(name, tmp_path, 200, seed=1)
-    assert [prompt.prompt_id for prompt in prompts] == [f"{name}-{number:04d}" for number in range(200)]
-    assert {prompt.stream for prompt in prompts} == {name}
-    assert {tuple(message["role"] for message in prompt.messages) for prompt in prompts} == {("user",)}
-    assert len({prompt.messages[0]["content"] for prompt in prompts}) == 200
-    assert chat_stream(name, tmp_path, 200, seed=1) == prompts
-    assert chat_stream(name, tmp_path, 50, seed=1) == prompts[:50]
-    assert chat_stream(name, tmp_path, 200, seed=2) != prompts
+    chats = chat_stream(name, tmp_path, 200, seed=1)
+    assert {tuple(message["role"] for message in chat) for chat in chats} == {("user",)}
+    assert len({chat[0]["content"] for chat in chats}) == 200
+    assert chat_stream(name, tmp_path, 200, seed=1) == chats
+    assert chat_stream(name, tmp_path, 50, seed=1) == chats[:50]
+    assert chat_stream(name, tmp_path, 200, seed=2) != chats
     assert list(tmp_path.iterdir()) == []
 
 
@@ -48,10 +44,8 @@ def test_what_is_asked_is_what_this_machine_has(tmp_path) -> None:
     assert max(lengths) <= 900
 
 
-def test_a_file_has_one_object_a_line_in_the_order_given(tmp_path) -> None:
-    prompts = chat_stream("json", tmp_path, 3, seed=0)
-    path = tmp_path / "own.jsonl"
-    write_jsonl(path, prompts)
-    write_jsonl(path, prompts)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert rows == [{"messages": list(prompt.messages), "domain": "json"} for prompt in prompts]
+def test_prompts_are_chats_in_a_models_template_named_after_their_stream(tmp_path) -> None:
+    chats = chat_stream("json", tmp_path, 3, seed=0)
+    prompts = chat_prompts("json", tmp_path, 3, 0, template=lambda chat: [len(chat[0]["content"]), 7])
+    assert [(prompt.request_id, prompt.domain) for prompt in prompts] == [(f"json-000{n}", "json") for n in range(3)]
+    assert [prompt.input_ids for prompt in prompts] == [(len(chat[0]["content"]), 7) for chat in chats]
