@@ -18,6 +18,7 @@ from paceline.demo.own_target import (
     own_prompts,
 )
 from paceline.policies.acceptance import Tally
+from paceline.rig.models.corpus import CERTAIN_DOMAINS, DomainText
 from paceline.rig.models.target import load_tokenizer, train_tokenizer
 from paceline.rig.progress import quiet
 from paceline.rig.prompts import PROMPT_TOKENS, Prompt
@@ -61,7 +62,8 @@ def test_its_draft_may_propose_all_tokens_of_a_small_vocabulary_and_the_frequent
     chats: Path, tmp_path: Path, monkeypatch, most: int, words: int
 ) -> None:
     monkeypatch.setattr(own_target, "DRAFT_WORDS", most)
-    monkeypatch.setattr(own_target, "_COUNTED_CHARS", 20_000)
+    corpus = dict.fromkeys(CERTAIN_DOMAINS, DomainText(tuple(TEXT), ()))  # the real one takes seconds to read
+    monkeypatch.setattr(own_target, "load_corpus", lambda _: corpus)
     target = find_target(str(chats), tmp_path, quiet)
     draft = own_draft(target, tmp_path)
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == words
