@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...learner.training.muon import Muon
 from ..progress import Report
 
 _WARMUP_STEPS = 30
@@ -83,7 +84,7 @@ def _optimizers(model: nn.Module, plan: TrainPlan) -> list[torch.optim.Optimizer
     is_matrix = {name: p.dim() == 2 and "embed" not in name and "lm_head" not in name for name, p in _named(model)}
     matrices = [p for name, p in _named(model) if is_matrix[name]]
     others = [p for name, p in _named(model) if not is_matrix[name]]
-    muon = torch.optim.Muon(matrices, lr=plan.matrix_learning_rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    muon = Muon(matrices, lr=plan.matrix_learning_rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for optimizer in (muon, adam):
         for group in optimizer.param_groups:
