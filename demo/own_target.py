@@ -2,14 +2,12 @@
 
 import hashlib
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from tokenizers import Tokenizer
 from torch.utils.benchmark import Timer
 
 from ..buffer.drafts.checkpoint import local_folder
-from ..learner.first_draft import make_first_draft
 from ..learner.model.draft_io import target_config
 from ..rig.chat.streams import chat_prompts
 from ..rig.deployment import DRAFT_STEPS
@@ -24,9 +22,6 @@ from ..rig.traffic import Served
 CHAT_MODEL = "smollm2"
 #: Streams of rig.chat: the first half of the requests, and the second.
 STREAMS = ("explain", "summary")
-#: A draft of a target with more tokens may propose the most frequent ones of local text: a smaller head costs less.
-DRAFT_WORDS = 8192
-_COUNTED_CHARS = 4_000_000
 _TIMED_S = 0.5
 #: Answers are shown to a reader this far.
 _SHOWN_CHARS = 400
@@ -72,24 +67,6 @@ def expected_tokens_per_s(target: Path, concurrency: int) -> tuple[float, float]
     product = Timer("matrix @ verified", globals={"matrix": matrix, "verified": verified})
     step_s = weights / matrix.numel() * product.blocked_autorange(min_run_time=_TIMED_S).median
     return 2 * concurrency / step_s, concurrency / (2 * step_s)
-
-
-def own_draft(target: TargetModel, data_dir: Path) -> Path:
-    """An untrained draft for the target, made once: reading what its tokens are counted in takes some ten seconds."""
-    folder = data_dir / "drafts" / f"{target.key}-{DRAFT_WORDS}"
-    if folder.exists():
-        return folder
-    if int(target_config(target.folder)["vocab_size"]) <= DRAFT_WORDS:
-        make_first_draft(target.folder, folder, report=lambda _: None)
-        return folder
-    corpus = load_corpus(CERTAIN_DOMAINS)
-    with TemporaryDirectory() as scratch:
-        text = Path(scratch) / "counted.txt"
-        each = _COUNTED_CHARS // len(CERTAIN_DOMAINS)
-        parts = ["\n".join(corpus[domain].training)[:each] for domain in CERTAIN_DOMAINS]
-        text.write_text("\n".join(parts), encoding="utf-8", errors="replace")
-        make_first_draft(target.folder, folder, (text,), size=DRAFT_WORDS, report=lambda _: None)
-    return folder
 
 
 def own_prompts(target: TargetModel, data_dir: Path, requests: int, seed: int) -> list[Prompt]:

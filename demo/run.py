@@ -27,6 +27,7 @@ from ..rig.deployment import (
     server_flags,
 )
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ..rig.models.small_draft import small_draft
 from ..rig.models.target import TargetModel, chat_template, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
 from ..rig.processes import ending_signals
@@ -44,7 +45,6 @@ from .own_target import (
     device_flags,
     expected_tokens_per_s,
     find_target,
-    own_draft,
     own_prompts,
 )
 from .picture import write_picture
@@ -130,7 +130,7 @@ def _draft(options: DemoOptions, target: TargetModel) -> Path:
     if options.draft is not None:
         return options.draft
     if options.target is not None:
-        return own_draft(target, options.data_dir)
+        return small_draft(target, options.data_dir)
     drafts = options.data_dir / "drafts"
     return ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
 

@@ -49,9 +49,7 @@ def llama(width: int, layers: int, *, heads: int, kv_heads: int, inner: int) -> 
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
         "tiny": Size(ARCHITECTURE, DRAFT_LAYERS),
-        "113m": llama(width=768, layers=16, heads=12, kv_heads=4, inner=2048),
         "152m": llama(width=1024, layers=12, heads=16, kv_heads=4, inner=2816),
-        "287m": llama(width=1024, layers=24, heads=16, kv_heads=4, inner=2816),
         "1.0b": llama(width=2048, layers=16, heads=32, kv_heads=8, inner=8192),
     }
 )

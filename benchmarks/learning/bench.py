@@ -3,10 +3,13 @@
     python -m paceline.benchmarks.learning.bench            # every stage, under an hour on two cores
     python -m paceline.benchmarks.learning.bench --quick    # the main rows on short streams, under five minutes
     python -m paceline.benchmarks.learning.bench --list     # the stages
+    python -m paceline.benchmarks.learning.bench --target smollm2 --stage streams --shifted tools
+                                                            # a chat model: hours on two cores, minutes on a GPU
 
 Writes results.md, results.json and PNGs to --out. What is missing is made first and kept in --data-dir: the target, the
-warm head and the traces of the settings, about ten minutes in all. Then the time runs, and runs that have not begun
-when it is over are dropped; the tables say how many seeds each row has.
+traces of the settings and the warm heads, about ten minutes in all, for a chat model an hour. Then the time runs, and
+runs that have not begun when it is over are dropped; the tables say how many seeds each row has. Runs are kept one by
+one, so an interrupted bench goes on.
 """
 
 import argparse
@@ -23,15 +26,14 @@ from rich.console import Console
 
 from ...rig.progress import progress_bar
 from ...rig.runs import machine
-from ..gpu.models import SIZES
 from ..measure.command_line import benchmark_parser
 from .lab import Lab, open_lab
 from .plots import plot_all
-from .programme import FULL, QUICK, Job, Programme, RateKey
+from .programme import FULL, PROGRAMMES, QUICK, Job, Programme, RateKey
 from .record import ensure_recorded, settings
-from .runs import Run, run_job, use_one_thread
+from .runs import Run, kept_run, use_one_thread
 from .tables import figures, groups, markdown, overall
-from .warm import ensure_warm_head
+from .warm import CHAT_SETTING, ensure_warm_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Workers:
 
     def run(self, jobs: Iterable[Job], title: str, console: Console) -> list[Run]:
         """Run jobs in order, several at a time; those not begun when the time is over are dropped."""
-        futures: list[Future[Run]] = [self.pool.submit(run_job, self.lab, job) for job in jobs]
+        futures: list[Future[Run]] = [self.pool.submit(kept_run, self.lab, job) for job in jobs]
         left_s = max(self.ends_s - time.monotonic(), 0.0)
         with progress_bar(title, console) as report:
             try:
@@ -68,7 +70,9 @@ def main() -> None:
     programme = chosen(options)
     if options.list:
         for stage in programme.stages:
-            console.print(f"{stage.name:12}{len(list(stage.jobs())):4} runs  {stage.question}", highlight=False)
+            console.print(
+                f"{stage.name:12}{len(list(stage.jobs())):4} runs  {stage.question}", highlight=False, soft_wrap=True
+            )
     else:
         run(options, programme, console)
 
@@ -85,11 +89,13 @@ def run(options: argparse.Namespace, programme: Programme, console: Console) -> 
 
 def chosen(options: argparse.Namespace) -> Programme:
     """Return the programme that the command line asks for."""
-    programme = QUICK if options.quick else FULL
+    programme = QUICK if options.quick else PROGRAMMES[options.target]
     if options.stage:
         programme = programme.of(options.stage)
     if options.settings:
         programme = programme.at(options.settings)
+    if options.shifted:
+        programme = programme.shifting_to(options.shifted)
     return replace(programme, minutes=options.minutes or programme.minutes)
 
 
@@ -100,7 +106,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
     parser.add_argument("--list", action="store_true", help="print the stages, and run nothing")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
-    parser.add_argument("--size", choices=sorted(SIZES), default="tiny", help="of the target; all but tiny need a GPU")
+    parser.add_argument("--target", choices=sorted(PROGRAMMES), default="tiny", help="a small one, or a chat model")
+    parser.add_argument(
+        "--shifted", action="append", metavar="STREAM", help="traffic shifts to it alone; again for more"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that serves and trains")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (2)")
@@ -112,16 +121,18 @@ def parse() -> argparse.Namespace:
 
 
 def prepare(options: argparse.Namespace, programme: Programme, console: Console) -> Lab:
-    """Make target, warm head, cold heads and traces; minutes the first time, seconds from then on."""
-    with progress_bar("training the target (once)", console) as report:
-        lab = open_lab(options.data_dir, report, size=options.size, device=options.device)
-    with progress_bar("training the warm head (once)", console) as report:
-        ensure_warm_head(lab, report)
+    """Make target, traces, warm heads and cold heads; minutes the first time, seconds from then on."""
+    with progress_bar("the target (once)", console) as report:
+        lab = open_lab(options.data_dir, report, is_chat=options.target != "tiny", device=options.device)
+    per_domain = PROGRAMMES[options.target].per_domain(len(lab.domains))
+    # Always as many: streams drawn from another number of traces would be other streams.
+    for setting in dict.fromkeys([*programme.settings, *([CHAT_SETTING] if lab.is_chat else [])]):
+        ensure_recorded(lab, setting, per_domain, console)
+    for shifted in programme.warm_shifts:
+        with progress_bar(f"training the warm head without {lab.shifted(shifted)} (once)", console) as report:
+            ensure_warm_head(lab, lab.shifted(shifted), report)
     for seed in range(max(stage.seeds for stage in programme.stages)):
         lab.random_head(seed)
-    # What FULL needs, whatever is run: streams drawn from another number of traces would be other streams.
-    for setting in programme.settings:
-        ensure_recorded(lab, setting, FULL.per_domain(len(lab.domains)), console)
     return lab
 
 
@@ -141,8 +152,8 @@ def write(out: Path, lab: Lab, runs: Sequence[Run], console: Console) -> None:
     command = f'make bench-learning ARGS="{" ".join(sys.argv[1:])}"'
     caption = (
         f"- `{command}`: {dict(machine())}\n\nAccepted drafts per round, bonus token left out; mean over seeds ± half "
-        "the 95 % t-interval; bold: the interval of the gain, paired by seed, excludes zero. Requests of "
-        f"{', '.join(lab.domains[:-1])}, then of {lab.domains[-1]}; every chunk is measured before it is trained on."
+        "the 95 % t-interval; bold: the interval of the gain, paired by seed, excludes zero. Domains: "
+        f"{', '.join(lab.domains)}; every chunk is measured before it is trained on."
     )
     (out / "results.md").write_text(f"{caption}\n\n{markdown(runs)}", encoding="utf-8")
     rows = [figures(group, row) for group in groups(runs) for row in group.rows()]

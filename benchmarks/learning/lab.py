@@ -1,22 +1,26 @@
-"""Models and files of the bench: a target over every text domain of this machine, its drafts and its traces."""
+"""Models and files of the bench: a target with its drafts and traces, and the prompts that it is served."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...buffer.errors import ConfigError
+from ...learner.disk import write_folder
+from ...learner.model.draft_io import load_draft, load_target_embedding, random_draft
+from ...rig.chat.streams import STREAMS, chat_prompts
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
-from ...rig.models.target import TargetModel, ensure_random_draft, ensure_target
+from ...rig.models.small_draft import small_draft
+from ...rig.models.smollm2 import ensure_smollm2
+from ...rig.models.target import DRAFT_LAYERS, TargetModel, chat_template, ensure_random_draft, ensure_target
 from ...rig.models.training import TrainPlan
 from ...rig.progress import Report, quiet
-from ..gpu.models import SIZES, train_plan
+from ...rig.prompts import Prompt
+from ..measure.measured_server import held_out_prompts
 from .programme import Setting
 
-#: Traffic shifts to the last one that this machine has.
+#: Text of this machine that a small target continues; traffic shifts to the last that it has.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")
-#: Seconds that a target on a GPU is trained for; the demo's own has its own time.
-GPU_TRAIN_S = 600.0
-#: The same for a tiny one: the demo's own time.
-TARGET_TRAIN_S = TrainPlan().seconds
+#: Which prompts of a domain are recorded, and in which order.
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,51 +30,56 @@ class Lab:
     data_dir: Path
     target: TargetModel
     domains: tuple[str, ...]
-    size: str = "tiny"  # of gpu.models.SIZES
+    is_chat: bool = False  # the target is a chat model, and the domains are streams of rig.chat
     device: str = "cpu"  # that serves and trains, as torch names it
-
-    @property
-    def draft_layers(self) -> tuple[int, ...]:
-        """Target layers whose outputs its drafts read."""
-        return SIZES[self.size].draft_layers
-
-    @property
-    def shifted(self) -> str:
-        """The domain that no warm head was trained on."""
-        return self.domains[-1]
 
     @property
     def folder(self) -> Path:
         """What belongs to this target alone."""
         return self.data_dir / "learning" / self.target.key
 
-    def trace_file(self, setting: Setting) -> Path:
-        """Where the traces of a setting are, or will be."""
-        return self.folder / f"{setting.name}.traces"
+    def shifted(self, named: str) -> str:
+        """The domain that traffic shifts to: `named`, or the last where that is empty."""
+        return named or self.domains[-1]
+
+    def trace_file(self, setting: Setting, domain: str) -> Path:
+        """Where the traces of a setting and domain are, or will be."""
+        return self.folder / setting.name / f"{domain}.traces"
+
+    def prompts(self, domain: str, count: int) -> list[Prompt]:
+        """The first `count` prompts of a domain. Raises ConfigError when it has fewer."""
+        if not self.is_chat:
+            return held_out_prompts(self.target, count, SEED, (domain,))
+        template = chat_template(self.target.folder)
+        assert template is not None
+        return chat_prompts(domain, self.data_dir, count, SEED, template=template)
 
     def random_head(self, seed: int) -> Path:
-        """An untrained draft, written when it is not there."""
-        return ensure_random_draft(self.target.folder, self.folder / f"random-{seed}", seed, self.draft_layers)
+        """An untrained draft, written when it is not there; a chat model's proposes few tokens: small_draft.py."""
+        folder = self.folder / f"random-{seed}"
+        if not self.is_chat:
+            return ensure_random_draft(self.target.folder, folder, seed, DRAFT_LAYERS)
+        if not folder.exists():
+            small = load_draft(small_draft(self.target, self.data_dir), load_target_embedding(self.target.folder))
+            ids = small.draft_to_target_V.tolist()
+            write_folder(folder, lambda place: random_draft(self.target.folder, place, seed, draft_ids=ids))
+        return folder
 
-    @property
-    def warm_head(self) -> Path:
-        """Where the head trained on all domains but the shifted one is; see warm.ensure_warm_head."""
-        return self.folder / f"warm-without-{self.shifted}"
+    def warm_head(self, shifted: str) -> Path:
+        """Where the head trained on all domains but `shifted` is; see warm.ensure_warm_head."""
+        return self.folder / f"warm-without-{shifted}"
 
 
-def open_lab(
-    data_dir: Path, report: Report = quiet, *, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
-) -> Lab:
-    """Find the domains and train the target over them unless `data_dir` has it: minutes the first time.
-
-    A tiny target is trained for `train_s`: a busy machine needs more of them. Another time makes another target.
-    """
-    domains = tuple(domain for domain in DOMAINS if _is_here(domain))
-    plan = TrainPlan(seconds=train_s) if size == "tiny" else train_plan(size, GPU_TRAIN_S)
-    architecture = SIZES[size].architecture
-    target = ensure_target(data_dir, plan, domains, report, architecture=architecture, device=device)
-    found = TargetModel(target.folder.absolute(), target.key, {}, target.steps)
-    return Lab(data_dir=data_dir.absolute(), target=found, domains=domains, size=size, device=device)
+def open_lab(data_dir: Path, report: Report = quiet, *, is_chat: bool = False, device: str = "cpu") -> Lab:
+    """Fetch the chat model, or train the demo's target over every domain of this machine: minutes the first time."""
+    data_dir = data_dir.absolute()
+    if is_chat:
+        target = ensure_smollm2(data_dir, report)
+        domains = tuple(STREAMS)
+    else:
+        domains = tuple(domain for domain in DOMAINS if _is_here(domain))
+        target = ensure_target(data_dir, TrainPlan(), domains, report, device=device)
+    return Lab(data_dir=data_dir, target=target, domains=domains, is_chat=is_chat, device=device)
 
 
 def _is_here(domain: str) -> bool:

@@ -93,13 +93,14 @@ class Job:
     start: str
     seed: int
     sizes: Sizes
+    shifted: str = ""  # the domain that traffic shifts to; empty: the last one
     rate: float | None = None
     tuning: bool = False
 
     @property
-    def key(self) -> tuple[str, Setting, str, int, Sizes]:
+    def key(self) -> tuple[str, Setting, str, int, Sizes, str]:
         """Unique among the runs of a table; a row that two stages name is run once."""
-        return self.row.name, self.setting, self.start, self.seed, self.sizes
+        return self.row.name, self.setting, self.start, self.seed, self.sizes, self.shifted
 
     @property
     def rate_key(self) -> RateKey:
@@ -118,14 +119,18 @@ class Stage:
     sizes: Sizes
     seeds: int = 3
     starts: tuple[str, ...] = STARTS
+    shifts: tuple[str, ...] = ("",)  # the domains that traffic shifts to, one after the other; empty: the last one
 
     def jobs(self) -> Iterator[Job]:
         """Seed by seed, without rates, so that the last seeds are dropped first when the time is over."""
         for seed in range(self.seeds):
             for setting in self.settings:
                 for start in self.starts:
-                    for row in self.rows:
-                        yield Job(row=row, setting=setting, start=start, seed=seed, sizes=self.sizes)
+                    for shifted in self.shifts:
+                        for row in self.rows:
+                            yield Job(
+                                row=row, setting=setting, start=start, seed=seed, sizes=self.sizes, shifted=shifted
+                            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +149,19 @@ class Programme:
             raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
         return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
 
+    def shifting_to(self, domains: Sequence[str]) -> "Programme":
+        """Return all stages with shifts to these domains alone."""
+        return replace(self, stages=tuple(replace(stage, shifts=tuple(domains)) for stage in self.stages))
+
     def at(self, settings: tuple[Setting, ...]) -> "Programme":
         """Return all stages at other settings than their own."""
         return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))
+
+    @property
+    def warm_shifts(self) -> tuple[str, ...]:
+        """The domains that its warm heads have not learnt."""
+        warm = [stage for stage in self.stages if "warm" in stage.starts]
+        return tuple(dict.fromkeys(shifted for stage in warm for shifted in stage.shifts))
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -276,5 +291,46 @@ FULL = Programme(
     grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
     minutes=43.0,
 )
+#: Of a chat model. Nothing was tuned on the last stream: it was named for judging before anything was measured.
+_STREAMS = ("code", "tools", "talk", "logic", "explain", "summary", "languages", "json")
+_ONE_STREAM = Sizes(before_shift=0, after_shift=56, cadence=14)
+_CHAT_GREEDY = Setting(0.0, 3)
+_CHAT_SAMPLED = Setting(0.7, 3)
+ADAMW = Row(name="AdamW for all weights", recipe={"matrix_rate": 0.0})
+CHAT = Programme(
+    stages=(
+        Stage(
+            name="streams",
+            question="what a draft that has learnt seven streams gains by learning the eighth",
+            rows=(UNTRAINED, PRODUCT),
+            settings=(_CHAT_GREEDY,),
+            sizes=_ONE_STREAM,
+            starts=("warm",),
+            shifts=_STREAMS,
+        ),
+        Stage(
+            name="streams-sampled",
+            question="the same at temperature 0.7, and what Aurora gains",
+            rows=(UNTRAINED, PRODUCT, AURORA),
+            settings=(_CHAT_SAMPLED,),
+            sizes=_ONE_STREAM,
+            starts=("warm",),
+            shifts=_STREAMS,
+        ),
+        Stage(
+            name="chat-recipe",
+            question="which of the defaults win on a chat model",
+            rows=(PRODUCT, ADAMW, *PASSES, *BATCHES, *WARM_RATES, NO_REPLAY, NO_CONTEXT),
+            settings=(_CHAT_GREEDY,),
+            sizes=_ONE_STREAM,
+            shifts=("explain", "tools"),
+        ),
+    ),
+    tuning_sizes=Sizes(0, 16, 8),
+    grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3)},
+    minutes=240.0,
+)
+#: By target; see lab.open_lab.
+PROGRAMMES = {"tiny": FULL, "smollm2": CHAT}
 #: By name, for tables of runs from anywhere.
-STAGES = (*FULL.stages, *QUICK.stages)
+STAGES = (*FULL.stages, *QUICK.stages, *CHAT.stages)

@@ -1,17 +1,19 @@
-"""Records traces from the real server, through the product's own capture, one file per setting.
+"""Records traces from the real server, through the product's own capture, one file per setting and domain.
 
     python -m paceline.benchmarks.learning.record              # every setting of the bench
     python -m paceline.benchmarks.learning.record --per-domain 80 --settings t0-k5  # fewer
-    python -m paceline.benchmarks.learning.record --draft random                    # drafted by an untrained head
     python -m paceline.benchmarks.learning.record --settings t0.7-rejection-k5      # verified by rejection sampling
+    python -m paceline.benchmarks.learning.record --target smollm2                  # eight streams of a chat model
 
-The target is the demo's, trained over every text domain of this machine. Settings have every verdict rule that replay
-can judge: greedy at temperature 0, target_only above it, and rejection where the name says so, for which draft and
-target need one vocabulary, as here. The draft decides which drafts were refused, not what was committed.
+Domains that are there are not recorded again, so an interrupted run goes on. Settings have every verdict rule that
+replay can judge: greedy at temperature 0, target_only above it, and rejection where the name says so, for which draft
+and target need one vocabulary. An untrained head drafts, which decides what was refused and not what was
+committed.
 """
 
 import argparse
 import asyncio
+import os
 import tempfile
 import time
 from collections import Counter
@@ -32,11 +34,10 @@ from ...rig.trace_file import read_card, write_traces
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
 from ..measure.command_line import benchmark_parser
-from ..measure.measured_server import MeasuredServer, held_out_prompts
+from ..measure.measured_server import MeasuredServer
 from ..measure.services import cpu_server, running
-from .lab import Lab, open_lab
-from .programme import FULL, Setting
-from .warm import ensure_warm_head
+from .lab import SEED, Lab, open_lab
+from .programme import PROGRAMMES, Setting
 
 CONCURRENCY = 8
 MAX_TOKENS = 64
@@ -44,26 +45,27 @@ MAX_TOKENS = 64
 #: one of a greedy request.
 TOP_K = 64
 REJECTION_FLAG = "--speculative-use-rejection-sampling"
-SEED = 0
 
 
 def main() -> None:
-    """Record what is asked for, whatever is there already."""
+    """Record what is asked for and is not there."""
     options = parse()
     console = Console()
-    with progress_bar("training the target (once)", console) as report:
-        lab = open_lab(options.data_dir, report)
-    for setting in options.settings:
-        record(lab, setting, options.per_domain, console=console, draft=options.draft)
+    programme = PROGRAMMES[options.target]
+    with progress_bar("the target (once)", console) as report:
+        lab = open_lab(options.data_dir, report, is_chat=options.target != "tiny", device=options.device)
+    for setting in options.settings or programme.settings:
+        ensure_recorded(lab, setting, options.per_domain or programme.per_domain(len(lab.domains)), console)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = benchmark_parser("learning.record", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
-    parser.add_argument("--per-domain", type=int, default=168, help="requests of every domain (168)")
-    parser.add_argument("--settings", type=settings, default=FULL.settings, help="by comma, as t0.7-k5; default: all")
-    parser.add_argument("--draft", choices=("warm", "random"), default="warm")
+    parser.add_argument("--target", choices=sorted(PROGRAMMES), default="tiny", help="a small one, or a chat model")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that serves")
+    parser.add_argument("--per-domain", type=int, help="requests of every domain; default: as the bench needs")
+    parser.add_argument("--settings", type=settings, help="by comma, as t0.7-k5; default: all of the bench")
     return parser.parse_args()
 
 
@@ -77,53 +79,52 @@ def settings(text: str) -> tuple[Setting, ...]:
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
-    """Record the setting, drafted by the warm head, unless its file holds `per_domain` requests of every domain."""
-    path = lab.trace_file(setting)
-    card = read_card(path) if path.exists() else {}
-    if card.get("per_domain", 0) < per_domain:
-        record(lab, setting, per_domain, console=console)
+    """Serve the first `per_domain` prompts of every domain whose file holds fewer, and write their traces.
 
-
-def record(lab: Lab, setting: Setting, per_domain: int, *, console: Console, draft: str = "warm") -> None:
-    """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file.
-
-    Exits as `served_traces` does; an earlier file is left as it was then.
+    Files are written domain by domain. Exits as `served_traces` does; an earlier file is left as it was then.
     """
-    with progress_bar("training the warm head (once)", console) as report:
-        head = ensure_warm_head(lab, report) if draft == "warm" else lab.random_head(SEED)
-    began_s = time.monotonic()
-    with progress_bar(f"recording {setting.name}", console) as report:
-        prompts = held_out_prompts(lab.target, per_domain * len(lab.domains), SEED, lab.domains)
-        traces = served_traces(lab, setting, head, prompts=prompts, report=report)
-    card = {
-        "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
-        "target": lab.target.key, "max_tokens": MAX_TOKENS,
-        "seed": SEED, "machine": machine(),
-    }  # fmt: skip
-    write_traces(lab.trace_file(setting), card, traces)
-    seconds = time.monotonic() - began_s
-    size_mb = lab.trace_file(setting).stat().st_size / 1e6
-    console.print(f"{setting.name}: {len(traces)} traces, {size_mb:.0f} MB, {seconds:.0f} s", highlight=False)
-
-
-def served_traces(
-    lab: Lab, setting: Setting, head: Path, *, prompts: Sequence[Prompt], report: Report
-) -> list[DraftTrace]:
-    """Start Redis and SGLang, send every prompt, and return one trace of each request, in the order of `prompts`.
-
-    Exits when a request failed or a trace is missing: a stream with holes is another stream.
-    """
+    missing = [domain for domain in lab.domains if _recorded(lab.trace_file(setting, domain)) < per_domain]
+    if not missing:
+        return
+    with progress_bar("the first draft (once)", console):
+        head = lab.random_head(SEED)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
         with running(local, recorded_server(lab, setting, head, local), [head]) as services:
-            server = services.server
-            server.wait_for_capture()
-            serve(server, setting, prompts, report)
-            captured = server.drained().account.captured
-            traces = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(prompts))}
+            services.server.wait_for_capture()
+            for domain in missing:
+                began_s = time.monotonic()
+                with progress_bar(f"recording {setting.name}, {domain}", console) as report:
+                    prompts = lab.prompts(domain, per_domain)
+                    traces = served_traces(lab, services.server, setting, prompts=prompts, report=report)
+                card = {
+                    "setting": setting.name, "domain": domain, "per_domain": per_domain, "head": str(head),
+                    "target": lab.target.key, "max_tokens": MAX_TOKENS, "seed": SEED, "machine": machine(),
+                }  # fmt: skip
+                file = lab.trace_file(setting, domain)
+                write_traces(file, card, traces)
+                taken = f"{file.stat().st_size / 1e6:.0f} MB, {time.monotonic() - began_s:.0f} s"
+                console.print(f"{setting.name}, {domain}: {len(traces)} traces, {taken}", highlight=False)
+
+
+def _recorded(file: Path) -> int:
+    """Requests that a file holds; 0 where there is none."""
+    return int(read_card(file).get("per_domain", 0)) if file.exists() else 0
+
+
+def served_traces(
+    lab: Lab, server: MeasuredServer, setting: Setting, *, prompts: Sequence[Prompt], report: Report
+) -> list[DraftTrace]:
+    """Send every prompt, and return one trace of each request, in the order of `prompts`.
+
+    Exits when a request failed or a trace is missing: a stream with holes is another stream.
+    """
+    serve(lab, server, setting, prompts=prompts, report=report)
+    server.drained()
+    traces = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(prompts))}
     missing = [prompt.request_id for prompt in prompts if prompt.request_id not in traces]
-    if missing or captured != len(prompts):
-        raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
+    if missing:
+        raise SystemExit(f"got {len(missing)} requests without a trace, {missing[0]} the first; expected one of each")
     found = [traces[prompt.request_id] for prompt in prompts]
     refuse_unscored(setting, found)
     return found
@@ -144,9 +145,11 @@ def refuse_unscored(setting: Setting, traces: Sequence[DraftTrace]) -> None:
 def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
     env = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}
-    flags = [*chain_flags(setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
+    # Every drafted token is verified, and an untrained draft of a chat model gets none accepted: one is enough there.
+    flags = [*chain_flags(1 if lab.is_chat else setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
     if lab.device == "cpu":
-        return cpu_server(local, lab.target, head, flags=flags, env=env)
+        env |= {"OMP_NUM_THREADS": str(os.cpu_count())} if lab.is_chat else {}
+        return cpu_server(local, lab.target, head, flags=[*flags, "--dtype", "float32"], env=env)
     serving = Serving(
         device="cuda",
         dtype="bfloat16",
@@ -160,22 +163,27 @@ def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployme
     )
 
 
-def serve(server: MeasuredServer, setting: Setting, prompts: Sequence[Prompt], report: Report) -> None:
-    """Send all prompts; exits when one fails."""
+def serve(lab: Lab, server: MeasuredServer, setting: Setting, *, prompts: Sequence[Prompt], report: Report) -> None:
+    """Send all prompts, a chat model's until it ends its answer; exits when one fails."""
     requests: list[Served] = []
 
     def note(request: Served) -> None:
         requests.append(request)
         report(len(requests) / len(prompts), f"{len(requests)} requests")
 
-    temperature = setting.temperature
     sending = send(
-        server.url, prompts, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS, temperature=temperature, on_served=note
+        server.url,
+        prompts,
+        concurrency=CONCURRENCY,
+        max_tokens=MAX_TOKENS,
+        temperature=setting.temperature,
+        ends_at_eos=lab.is_chat,
+        on_served=note,
     )
     asyncio.run(sending)
     for request in requests:
-        if request.failure or request.finish != "length":
-            raise SystemExit(f"a request failed: {request.failure or request.finish}")
+        if request.failure or request.finish not in {"length", "stop"}:
+            raise SystemExit(f"{request.prompt.request_id} failed: {request.failure or request.finish}")
 
 
 def chain_flags(steps: int) -> list[str]:

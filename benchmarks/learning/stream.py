@@ -33,9 +33,9 @@ class Stream:
                 yield side[begin : begin + cadence]
 
 
-def domain_of(trace: DraftTrace) -> str:
-    """The domain its request id begins with, as rig/prompts.py names requests."""
-    return trace.request_id.partition("-")[0]
+def domain_of(request_id: str) -> str:
+    """The domain that the id begins with, as rig/prompts.py names requests."""
+    return request_id.partition("-")[0]
 
 
 def is_tuning(trace: DraftTrace) -> bool:
@@ -51,7 +51,7 @@ def make_stream(traces: Sequence[DraftTrace], shifted: str, sizes: Sizes, seed: 
     kept = sorted((trace for trace in traces if is_tuning(trace) is tuning), key=lambda trace: trace.request_id)
     by_domain: dict[str, list[DraftTrace]] = {}
     for trace in kept:
-        by_domain.setdefault(domain_of(trace), []).append(trace)
+        by_domain.setdefault(domain_of(trace.request_id), []).append(trace)
     usual = sorted(set(by_domain) - {shifted})
     draw = random.Random(f"{seed} {tuning}")
     each = -(-sizes.before_shift // max(len(usual), 1))

@@ -1,10 +1,16 @@
-"""Runs as figures by row, and as Markdown: one table per stage, setting and start."""
+"""Runs as figures by row, and as Markdown: one table per stage, setting and start.
+
+A stage whose traffic shifts to one stream after the other has a line for each row and a column for each stream.
+"""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, product
 
 from ...policies.acceptance import Tally
+from ...policies.paired import Paired
+from ...policies.prequential import LineFinding, PrequentialRules, PrequentialTest
 from .figures import Mean, gains, recovered, requests_to_reach
 from .programme import STAGES, STARTS, Rate, Setting, Stage
 from .runs import Point, Run
@@ -17,19 +23,20 @@ COLUMNS = (
 BY_DOMAIN = ("main", "quick")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """All runs of one stage at one setting from one start; gains are over the stage's first row."""
 
     stage: Stage
     setting: Setting
     start: str
+    shifted: str  # of Job
     runs: Sequence[Run]
 
     @property
     def name(self) -> str:
         """As in file names."""
-        return f"{self.stage.name}-{self.setting.name}-{self.start}"
+        return "-".join(filter(None, (self.stage.name, self.setting.name, self.start, self.shifted)))
 
     @property
     def reference(self) -> str:
@@ -68,8 +75,10 @@ def _possible(runs: Sequence[Run], stages: Iterable[Stage]) -> Iterator[Group]:
         names = {row.name for row in stage.rows}
         own = [run for run in runs if run.job.row.name in names and run.job.sizes == stage.sizes]
         settings = dict.fromkeys(run.job.setting for run in own)
-        for setting, start in ((setting, start) for setting in settings for start in STARTS):
-            yield Group(stage, setting, start, [r for r in own if (r.job.setting, r.job.start) == (setting, start)])
+        for setting, start, shifted in product(settings, STARTS, stage.shifts):
+            wanted = (setting, start, shifted)
+            found = [run for run in own if (run.job.setting, run.job.start, run.job.shifted) == wanted]
+            yield Group(stage=stage, setting=setting, start=start, shifted=shifted, runs=found)
 
 
 def before(run: Run, domain: str | None = None) -> float:
@@ -95,18 +104,66 @@ def last_level(run: Run) -> float:
 def markdown(runs: Sequence[Run]) -> str:
     """All tables, those of BY_DOMAIN each followed by the gains by domain."""
     parts = []
-    for group in groups(runs):
-        parts += [_heading(group), _table(COLUMNS, (_cells(group, row) for row in group.rows()))]
-        if group.stage.name in BY_DOMAIN:
-            parts += ["Gain by domain:\n", _domains(group)]
+    for _, same in groupby(groups(runs), lambda group: (group.stage.name, group.setting, group.start)):
+        each = list(same)
+        if any(group.shifted for group in each):
+            parts += [_heading(each[0]), *_by_stream(each)]
+            continue
+        parts += [_heading(each[0]), _table(COLUMNS, (_cells(each[0], row) for row in each[0].rows()))]
+        if each[0].stage.name in BY_DOMAIN:
+            parts += ["Gain by domain:\n", _domains(each[0])]
     return "\n".join(parts)
+
+
+def last_half(run: Run) -> float:
+    """Accepted drafts per round of the later half of the traffic after the shift."""
+    after_it = [point for point in run.points if point.end > run.shift_at]
+    return _pooled(after_it[len(after_it) // 2 :], None)
+
+
+def _by_stream(groups: Sequence[Group]) -> Iterator[str]:
+    """What each row gains on every stream, and when the product's gate would let it serve."""
+    reference = groups[0].reference
+    others = [row for row in groups[0].rows() if row != reference]
+    for title, figure in (("all requests", after), ("the later half", last_half)):
+        first = [Mean.of(list(map(figure, group.of(reference).values()))).text() for group in groups]
+        lines = [[f"{reference}: accepted", *first, ""]]
+        for row in others:
+            gains_percent = [_gain(group, row, figure) for group in groups]
+            median = statistics.median(gain.value for gain in gains_percent)
+            lines.append([row, *map(_percent, gains_percent), f"{median:.0f} %"])
+        yield _table((title, *(group.shifted for group in groups), "median"), lines)
+    proofs = [[row, *(_requests(_to_proof(group, row)) for group in groups)] for row in others]
+    yield _table(("requests until it is proven", *(group.shifted for group in groups)), proofs)
+
+
+def _to_proof(group: Group, row: str) -> list[int | None]:
+    """By seed, how many requests the product's gate compares with the group's first row before it finds a gain."""
+    own = group.of(row)
+    others = group.of(group.reference)
+    return [requests_to_proof(own[seed], others[seed]) for seed in sorted(own.keys() & others.keys())]
+
+
+def requests_to_proof(run: Run, reference: Run) -> int | None:
+    """Requests after the shift until the gate's test has shown that `run` gains on `reference`; None: it never has.
+
+    Both were measured on the same requests, each chunk before it was learnt: what the product's learner compares.
+    """
+    test = PrequentialTest(PrequentialRules())
+    for ours, theirs in zip(run.points, reference.points, strict=True):
+        if ours.end > run.shift_at:
+            test.observe([Paired("", tally, theirs.requests[name]) for name, tally in ours.requests.items()])
+            if test.verdict().finding is LineFinding.GAINS:
+                return ours.end - run.shift_at
+    return None
 
 
 def figures(group: Group, row: str) -> dict[str, object]:
     """A row's figures as plain values, for JSON."""
     runs = group.of(row)
     return {
-        "stage": group.stage.name, "setting": group.setting.name, "start": group.start, "row": row,
+        "stage": group.stage.name, "setting": group.setting.name, "start": group.start, "shifted": group.shifted,
+        "row": row,
         "over": group.reference, "seeds": sorted(runs),
         "before": [before(run) for run in runs.values()], "after": [after(run) for run in runs.values()],
         "gain_before_percent": _gain(group, row, before).text(1),
@@ -116,10 +173,12 @@ def figures(group: Group, row: str) -> dict[str, object]:
 
 def _heading(group: Group) -> str:
     sizes = group.stage.sizes
+    before_it = f"{sizes.before_shift} requests, then " if sizes.before_shift else ""
+    seeds = len({run.job.seed for run in group.runs})
     return (
         f"### {group.stage.name}: {group.stage.question}\n\n"
-        f"{group.setting.name}, {group.start} head; {sizes.before_shift} requests, then {sizes.after_shift} of the "
-        f"shifted domain, {sizes.cadence} per chunk; gains over: {group.reference}\n"
+        f"{group.setting.name}, {group.start} head; {before_it}{sizes.after_shift} requests of the shifted domain, "
+        f"{sizes.cadence} per chunk; seeds: {seeds}; gains over: {group.reference}\n"
     )
 
 
@@ -168,7 +227,7 @@ def _requests(found: Sequence[float | None]) -> str:
 
 
 def _domains(group: Group) -> str:
-    domains = sorted({domain for run in group.runs for point in run.points for domain in point.tallies})
+    domains = sorted({domain for run in group.runs for point in run.points for domain in point.by_domain})
     names = [name for name in group.rows() if name != group.reference]
     lines = [[name, *(_percent(_gain(group, name, _in(domain))) for domain in domains)] for name in names]
     return _table(("row", *domains), lines)
@@ -179,7 +238,7 @@ def _in(domain: str) -> Callable[[Run], float]:
 
 
 def _pooled(points: Sequence[Point], domain: str | None) -> float:
-    tallies = [tally for point in points for name, tally in point.tallies.items() if domain in {None, name}]
+    tallies = [tally for point in points for name, tally in point.by_domain.items() if domain in {None, name}]
     return sum(tallies, Tally()).accept_length - 1.0
 
 

@@ -1,7 +1,8 @@
-"""A head that has already learned: from training text of all domains but the one that traffic shifts to.
+"""A head that has already learned: from all domains but the one that traffic shifts to.
 
-The target reads windows of text; its hidden rows and its top-K at temperature 1 make traces of one token per round,
-and the product's own trainer learns from them with the soft objective. Axes: B windows, T tokens, D feature width.
+Of a chat model it learns from the traces of those domains. Of a small target it learns from training text: the target
+reads windows of it, and its hidden rows and its top-K at temperature 1 make traces of one token per round. Either way
+the product's own trainer learns with the soft objective. Axes: B windows, T tokens, D feature width.
 """
 
 import random
@@ -15,40 +16,61 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ...buffer.stream.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.disk import write_folder
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.trainer import DraftTrainer, TrainingPlan
 from ...policies.objectives.names import Objective
 from ...rig.models.corpus import load_corpus
-from ...rig.models.target import load_tokenizer
+from ...rig.models.target import DRAFT_LAYERS, load_tokenizer
 from ...rig.progress import Report, quiet
+from ...rig.trace_file import read_traces
 from .lab import Lab
+from .programme import Setting
 
 WINDOWS = 2000
 WINDOW_TOKENS = 96
 STEPS = 5
 TEACHERS = 8
 SEED = 0
+#: What the head of a chat model learns from, and how often.
+CHAT_SETTING = Setting(0.0, 3)
+CHAT_PASSES = 2
 _PER_FIT = 100
 
 
-def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
-    """The folder of the head; trained (about a minute) when it is not there, else left as it is."""
-    if not lab.warm_head.exists():
+def ensure_warm_head(lab: Lab, shifted: str, report: Report = quiet) -> Path:
+    """The folder of the head; trained when it is not there, about a minute, on a chat model's traces ten on a CPU.
+
+    FileNotFoundError where those are not recorded.
+    """
+    folder = lab.warm_head(shifted)
+    if not folder.exists():
         draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder)).to(lab.device)
-        plan = TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED)
-        trainer = DraftTrainer(draft, plan)
-        windows = _windows(lab)
-        model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
-        for begin in range(0, len(windows), _PER_FIT):
-            fit = trainer.fit(list(taught(model, lab.draft_layers, windows[begin : begin + _PER_FIT], begin)), [])
-            done = min(begin + _PER_FIT, len(windows)) / len(windows)
-            report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
-        write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
-    return lab.warm_head
+        (_learn_traces if lab.is_chat else _learn_text)(lab, shifted, draft, report)
+        write_folder(folder, lambda place: save_draft(draft, place))
+    return folder
 
 
-def _windows(lab: Lab) -> list[list[int]]:
+def _learn_traces(lab: Lab, shifted: str, draft: Eagle3Draft, report: Report) -> None:
+    known = [domain for domain in lab.domains if domain != shifted]
+    traces = [trace for domain in known for trace in read_traces(lab.trace_file(CHAT_SETTING, domain))]
+    random.Random(SEED).shuffle(traces)
+    trainer = DraftTrainer(draft, TrainingPlan(steps=CHAT_SETTING.steps, passes=CHAT_PASSES, seed=SEED))
+    trainer.on_step = lambda step, steps: report(step / steps, f"step {step} of {steps}")
+    trainer.fit(traces, [])
+
+
+def _learn_text(lab: Lab, shifted: str, draft: Eagle3Draft, report: Report) -> None:
+    trainer = DraftTrainer(draft, TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED))
+    windows = _windows(lab, [domain for domain in lab.domains if domain != shifted])
+    model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
+    for begin in range(0, len(windows), _PER_FIT):
+        fit = trainer.fit(list(taught(model, DRAFT_LAYERS, windows[begin : begin + _PER_FIT], begin)), [])
+        done = min(begin + _PER_FIT, len(windows)) / len(windows)
+        report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
+
+
+def _windows(lab: Lab, domains: Sequence[str]) -> list[list[int]]:
     """Windows of training text, the domains in equal numbers, shuffled."""
-    domains = lab.domains[:-1]
     tokenizer = load_tokenizer(lab.target.folder)
     draw = random.Random(SEED)
     corpus = load_corpus(domains)

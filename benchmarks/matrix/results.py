@@ -1,20 +1,29 @@
 """What was measured, as it is kept in a file while rows are run, and what of an earlier file still holds."""
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from ...buffer.errors import ConfigError
 from ...rig.runs import machine
+from ..measure.code_digest import code_digest
 
 Machine = Mapping[str, str | int]
 
 _HOUSE = Path(__file__).resolve().parents[2]
-#: Folders whose files decide what a row says, and the one file in them that does not: it only makes the page.
-_DECIDING = ("buffer", "policies", "serving", "learner", "rig", "benchmarks/measure", "benchmarks/matrix")
+#: What decides what a row says, and the one file of it that does not: it only makes the page.
+_DECIDING = (
+    "buffer",
+    "policies",
+    "serving",
+    "learner",
+    "rig",
+    "benchmarks/measure",
+    "benchmarks/matrix",
+    "benchmarks/compatibility.py",
+)
 _THE_PAGE = "benchmarks/matrix/table.py"
 
 
@@ -39,7 +48,7 @@ class Measured:
     @classmethod
     def nothing_yet(cls) -> Self:
         """No row, by this code on this machine."""
-        return cls(machine(), code_digest(_HOUSE), ())
+        return cls(machine(), code_digest(_HOUSE, _DECIDING, _THE_PAGE), ())
 
     def with_row(self, cells: Cells) -> Self:
         """The same with a row at the end, in the place of the one of that name if there is one."""
@@ -78,19 +87,3 @@ def still_holding(file: Path, now: Measured) -> tuple[Measured, str]:
     if before.code != now.code:
         return now, f"{file} was measured with other code; all rows are run again"
     return before, ""
-
-
-def code_digest(house: Path) -> str:
-    """sha256 over the files below `house` that decide what a row says, with their names."""
-    digest = hashlib.sha256()
-    for name, file in _deciding_files(house):
-        digest.update(f"{name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
-def _deciding_files(house: Path) -> Iterable[tuple[str, Path]]:
-    inside = (file for folder in _DECIDING for file in sorted((house / folder).rglob("*")))
-    for file in (*inside, house / "benchmarks" / "compatibility.py"):
-        name = file.relative_to(house).as_posix()
-        if file.is_file() and "__pycache__" not in file.parts and name != _THE_PAGE:
-            yield name, file

@@ -1,16 +1,19 @@
 """`python -m paceline.demo.grpo`: what `make rollouts` runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ...dashboards.terminal import needing_extra, one_line_errors
 
+Target = Literal["tiny", "smollm2"]
+
 
 def _main(
     *,
-    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps, each on 64 new completions.")] = 12,
+    target: Annotated[Target, typer.Option(help="The small target, or the chat model.")] = "tiny",
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps, each on new completions, 64 or 16.")] = 12,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of rollouts and training.")] = 0.5,
     rejection: Annotated[bool, typer.Option("--rejection", help="Accept drafts by rejection sampling.")] = False,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Of the target, constant.")] = 1e-4,
@@ -22,11 +25,15 @@ def _main(
     json: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
     record: Annotated[Path | None, typer.Option(help="Keep rollouts, drafts and targets in this new folder.")] = None,
 ) -> None:
-    """Train the small target with TRL's GRPO on rollouts of a server whose draft learns along; no GPU needed."""
+    """Train a target with TRL's GRPO on rollouts of a server whose draft learns along; no GPU needed.
+
+    The small target is rewarded for digits, the chat model for right answers to questions of arithmetic and logic.
+    """
     with one_line_errors():
         with needing_extra("rl"):
             from .run import GrpoOptions, run_grpo  # noqa: PLC0415 - torch and TRL, which --help does without
         options = GrpoOptions(
+            is_chat=target == "smollm2",
             steps=steps,
             temperature=temperature,
             rejection=rejection,

@@ -9,21 +9,21 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError, PacelineError
-from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
-from ...rig.models.target import TargetModel, ensure_target, load_tokenizer
+from ...rig.models.small_draft import small_draft
+from ...rig.models.smollm2 import ensure_smollm2
+from ...rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ...rig.models.training import TrainPlan
 from ...rig.processes import ending_signals
 from ...rig.progress import progress_bar
-from ...rig.prompts import Prompt, domain_prompts
 from ...rig.runs import machine, run_folder
 from .notes import NotedRollouts
 from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services
 from .steps import StepRow, accept_lengths, step_rows, steps_table
-from .taught_draft import WAVES, ensure_taught_draft
-from .training import BATCH, GROUP, grpo_trainer, load_model, rewards
+from .tasks import GrpoTask, digits_task, logic_task
+from .taught_draft import ensure_taught_draft
+from .training import grpo_trainer, load_model, rewards
 
-_PROMPTS = BATCH * WAVES
 _SETTLE_S = 30.0
 _POLL_S = 0.2
 _TABLE_WIDTH = 150
@@ -33,6 +33,7 @@ _TABLE_WIDTH = 150
 class GrpoOptions:
     """The options of the command line."""
 
+    is_chat: bool  # the chat model, rewarded for right answers; else the small target, rewarded for digits
     steps: int
     temperature: float
     rejection: bool
@@ -57,19 +58,18 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
     disable_progress_bar()  # of models being read, across our own
     console = Console()
     with ending_signals():
-        with progress_bar("training the target (once)", console) as report:
-            target = ensure_target(options.data_dir, TrainPlan(), report=report)
-        prompts = _prompts(target, options.seed)
+        target, first, task = _asked(options, console)
         with run_folder(options.data_dir / "runs") as folder:
             draft = ensure_taught_draft(
                 options.data_dir,
                 runs=folder,
                 target=target,
-                prompts=[prompt.input_ids for prompt in prompts],
+                first=first,
+                task=task,
                 temperature=options.temperature if options.taught_at is None else options.taught_at,
                 console=console,
             )
-            rows = _train(options, folder=folder, target=target, draft=draft, prompts=prompts, console=console)
+            rows = _train(options, folder=folder, target=target, draft=draft, task=task, console=console)
     wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
     wide.print(steps_table(rows))  # whole, in a file too
     if options.json is not None:
@@ -78,10 +78,20 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
     return rows
 
 
+def _asked(options: GrpoOptions, console: Console) -> tuple[TargetModel, Path, GrpoTask]:
+    """The target, its untrained draft, and what is asked of it; minutes the first time."""
+    with progress_bar("the target (once)", console) as report:
+        if options.is_chat:
+            chat = ensure_smollm2(options.data_dir, report)
+            return chat, small_draft(chat, options.data_dir), logic_task(chat.folder, options.data_dir, options.seed)
+        target = ensure_target(options.data_dir, TrainPlan(), report=report)
+    draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, seed=0)
+    return target, draft, digits_task(target.folder, options.seed)
+
+
 def _train(
-    options: GrpoOptions, *, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
+    options: GrpoOptions, *, folder: Path, target: TargetModel, draft: Path, task: GrpoTask, console: Console
 ) -> list[StepRow]:
-    texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
     flags = ["--speculative-use-rejection-sampling"] if options.rejection else []
     flags += ["--random-seed", str(options.seed)]
     kept = KeptTargets(options.record, options.steps)
@@ -90,8 +100,10 @@ def _train(
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
         trainer = grpo_trainer(
             target.folder,
-            texts,
+            task.texts,
             noted,
+            reward=task.reward,
+            rollout=task.rollout,
             steps=options.steps,
             temperature=options.temperature,
             out=folder / "trl",
@@ -104,21 +116,14 @@ def _train(
         lengths = accept_lengths(traces, draft, target.folder)
         rows = step_rows(noted.notes, rewards(trainer), lengths)
         if options.record is not None:
-            notes = {"options": _shown(options), "steps": [*map(asdict, rows)], "prompts": _first(prompts)}
+            notes = {"options": _shown(options), "steps": [*map(asdict, rows)], "prompts": _first(task)}
             record_run(options.record, services, first=draft, traces=traces, notes=notes)
     return rows
 
 
-def _prompts(target: TargetModel, seed: int) -> list[Prompt]:
-    held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
-    made = domain_prompts(held_out, load_tokenizer(target.folder), _PROMPTS // len(held_out), seed)
-    halves = (made[: _PROMPTS // 2], made[_PROMPTS // 2 :])
-    return [prompt for pair in zip(*halves, strict=True) for prompt in pair]
-
-
-def _first(prompts: list[Prompt]) -> list[list[int]]:
+def _first(task: GrpoTask) -> list[list[int]]:
     """Return as many as one step has; a record keeps these."""
-    return [list(prompt.input_ids) for prompt in prompts[: BATCH // GROUP]]
+    return [list(prompt) for prompt in task.prompts[: task.rollout.batch // task.rollout.group]]
 
 
 def _settle(services: GrpoServices) -> None:
@@ -131,5 +136,5 @@ def _settle(services: GrpoServices) -> None:
 
 
 def _shown(options: GrpoOptions) -> dict[str, object]:
-    names = ("steps", "temperature", "rejection", "learning_rate", "taught_at", "seed")
+    names = ("is_chat", "steps", "temperature", "rejection", "learning_rate", "taught_at", "seed")
     return {name: getattr(options, name) for name in names}

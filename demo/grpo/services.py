@@ -62,8 +62,8 @@ def grpo_services(
 
 
 def grpo_flags(target: Path, draft: Path) -> list[str]:
-    """SGLang's flags; the last of a flag given twice counts."""
-    return [*server_flags(target, draft), "--max-running-requests", str(RUNNING)]
+    """SGLang's flags; the last of a flag given twice counts. In float32, as the trainer computes."""
+    return [*server_flags(target, draft), "--max-running-requests", str(RUNNING), "--dtype", "float32"]
 
 
 def grpo_env(local: LocalDeployment, target: TargetModel) -> dict[str, str]:

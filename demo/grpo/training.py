@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on the small target."""
+"""TRL's GRPOTrainer on a target, on a CPU."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,11 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ...serving.rollouts.trl import RolloutFunc
+from .tasks import SMALL, Reward, Rollout, digit_share
 
-#: Completions of a step, and of a prompt; new tokens of a completion.
-BATCH = 64
-GROUP = 8
-TOKENS = 64
 #: Steep, so that a dozen steps move the target far enough for a frozen draft to feel it.
 LEARNING_RATE = 1e-4
 
@@ -21,15 +18,17 @@ LEARNING_RATE = 1e-4
 def grpo_trainer(
     target: Path,
     texts: Sequence[str],
-    rollout: RolloutFunc,
+    rollouts: RolloutFunc,
     *,
+    reward: Reward = digit_share,
+    rollout: Rollout = SMALL,
     steps: int,
     temperature: float,
     out: Path,
     learning_rate: float = LEARNING_RATE,
     seed: int = 0,
 ) -> Any:
-    """A trainer of `steps` steps whose reward is the share of digits in a completion; TRL's log is its only output.
+    """A trainer of `steps` steps that asks `texts` and learns by `reward`; TRL's log is its only output.
 
     Needs the extra `rl`; the rest of the demo runs without it.
     """
@@ -38,9 +37,9 @@ def grpo_trainer(
 
     args = GRPOConfig(
         output_dir=str(out),
-        per_device_train_batch_size=BATCH,
-        num_generations=GROUP,
-        max_completion_length=TOKENS,
+        per_device_train_batch_size=rollout.batch,
+        num_generations=rollout.group,
+        max_completion_length=rollout.tokens,
         temperature=temperature,
         learning_rate=learning_rate,
         lr_scheduler_type="constant",
@@ -58,22 +57,17 @@ def grpo_trainer(
         warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)  # docs/rl.md says so too
         return GRPOTrainer(
             model=load_model(target),
-            reward_funcs=digit_share,
+            reward_funcs=reward,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": list(texts)}),
             processing_class=AutoTokenizer.from_pretrained(target),
-            rollout_func=rollout,
+            rollout_func=rollouts,
         )
 
 
 def load_model(target: Path) -> Any:
     """The target in float32, as the CPU server computes."""
     return AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-
-
-def digit_share(completions: list[str], **_: Any) -> list[float]:
-    """The verifiable reward: which share of its characters are digits."""
-    return [sum(map(str.isdigit, text)) / max(len(text), 1) for text in completions]
 
 
 def rewards(trainer: Any) -> list[float]:

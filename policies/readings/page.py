@@ -13,7 +13,7 @@ counts, added up over members (`policies/readings/windows.py`); a restart counts
 - The 95 % interval of an accept length draws requests as wholes (Cochran 1977, eq. 6.13), that of `speed_over_plain`
   leaves out spans of time.
 - A figure whose newest evidence is older than *at most* is unknown.
-- Redis keeps an hour of counters: one entry per 5 s of the last ten minutes, one a minute before; at most some 0.6 MB
+- Redis keeps an hour of counters: one entry per 5 s of the last ten minutes, one a minute before; at most some 1 MB
   of a replica.
 
 `paceline readings` prints this section from `policies/readings/definitions.py`.

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from paceline.benchmarks import compatibility
 from paceline.benchmarks.matrix import results
-from paceline.benchmarks.matrix.results import Cells, Measured, code_digest, still_holding
+from paceline.benchmarks.matrix.results import Cells, Measured, still_holding
 from paceline.benchmarks.matrix.rows import ROWS, Row
 from paceline.benchmarks.matrix.table import COLUMNS
+from paceline.benchmarks.measure.code_digest import code_digest
 from paceline.buffer.errors import ConfigError
 from paceline.rig.prompts import Prompt
 
@@ -59,12 +60,17 @@ def test_rows_hold_for_the_same_code_on_the_same_machine_alone(tmp_path):
 @pytest.fixture
 def house(tmp_path):
     """Folders as the real house has them, with a file each."""
-    for folder in (*results._DECIDING, "docs", "tests"):
+    folders = [each for each in results._DECIDING if not each.endswith(".py")]
+    for folder in (*folders, "docs", "tests"):
         (tmp_path / folder / "inner" / "__pycache__").mkdir(parents=True)
         (tmp_path / folder / "inner" / "one.py").write_text("1\n")
     for name in ("benchmarks/compatibility.py", "benchmarks/matrix/table.py"):
         (tmp_path / name).write_text("1\n")
     return tmp_path
+
+
+def digest(house):
+    return code_digest(house, results._DECIDING, results._THE_PAGE)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +88,16 @@ def house(tmp_path):
     ],
 )
 def test_code_is_what_decides_what_a_row_says(house, name, decides):
-    before = code_digest(house)
-    assert before == code_digest(house)
+    before = digest(house)
+    assert before == digest(house)
     (house / name).write_text("2\n")
-    assert (code_digest(house) != before) == decides
+    assert (digest(house) != before) == decides
 
 
 def test_a_file_under_another_name_is_other_code(house):
-    before = code_digest(house)
+    before = digest(house)
     shutil.move(house / "rig" / "inner" / "one.py", house / "rig" / "inner" / "two.py")
-    assert code_digest(house) != before
+    assert digest(house) != before
 
 
 @pytest.fixture

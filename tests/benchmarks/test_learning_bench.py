@@ -1,13 +1,19 @@
-"""The pure parts of benchmarks/learning: container, order of the stream, recovery, intervals."""
+"""What benchmarks/learning computes: container, order of the stream, recovery, intervals, tables, kept runs."""
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from paceline.benchmarks.learning import figures, stream
+from paceline.benchmarks.learning import figures, programme, runs, stream, tables
+from paceline.benchmarks.learning.lab import Lab
+from paceline.benchmarks.learning.programme import Job
+from paceline.benchmarks.learning.runs import Point, Run
 from paceline.buffer.errors import DecodeError
 from paceline.buffer.stream.trace_codec import encode_trace
+from paceline.policies.acceptance import Tally
 from paceline.rig import trace_file
+from paceline.rig.models.target import TargetModel
 
 SIZES = stream.Sizes(before_shift=10, after_shift=6, cadence=4)
 
@@ -56,7 +62,7 @@ def test_a_container_that_lacks_a_whole_trace_or_is_another_file_is_refused(tmp_
 
 def test_a_stream_is_mixed_evenly_and_then_shifts_for_good(pool):
     made = stream.make_stream(pool, "c", SIZES, seed=1)
-    names = [stream.domain_of(trace) for trace in made.traces]
+    names = [stream.domain_of(trace.request_id) for trace in made.traces]
     assert made.shift_at == 10
     assert Counter(names[:10]) == {"py": 5, "prose": 5}
     assert names[10:] == ["c"] * 6
@@ -124,3 +130,64 @@ def test_gains_are_paired_by_seed():
     gain = figures.gains([1.1, 2.2, 5.0], [1.0, 2.0, 0.0])
     assert (gain.value, gain.seeds) == (pytest.approx(0.1), 2)
     assert gain.half_width == pytest.approx(0.0, abs=1e-9)
+
+
+def made_run(row, shifted, accepted, seed=0):
+    """A run of four chunks of requests of one round each, with so many drafts accepted in each chunk."""
+    stage = programme.CHAT.of(["streams"]).stages[0]
+    job = Job(
+        row=row, setting=stage.settings[0], start="warm", seed=seed, sizes=stage.sizes, shifted=shifted
+    )  # fmt: skip
+    points = [
+        Point(14 * (n + 1), {f"{shifted}-{14 * n + at:04d}": Tally(count, 1) for at in range(14)}, n, float(n))
+        for n, count in enumerate(accepted)
+    ]
+    return Run(job=job, shift_at=0, points=tuple(points), steps=4, seconds=1.0)
+
+
+def test_streams_are_columns_and_the_later_half_is_told_apart():
+    made = [
+        made_run(programme.UNTRAINED, "json", (2, 2, 2, 2)),
+        made_run(programme.PRODUCT, "json", (2, 2, 4, 4)),
+        made_run(programme.UNTRAINED, "talk", (1, 1, 1, 1)),
+        made_run(programme.PRODUCT, "talk", (1, 1, 1, 2)),
+    ]
+    assert tables.markdown(made).splitlines()[4:] == [
+        "| all requests | talk | json | median |",
+        "| --- | --- | --- | --- |",
+        "| no training: accepted | 1.00 | 2.00 |  |",
+        "| paceline: the product's default | 25 % | 50 % | 38 % |",
+        "",
+        "| the later half | talk | json | median |",
+        "| --- | --- | --- | --- |",
+        "| no training: accepted | 1.00 | 2.00 |  |",
+        "| paceline: the product's default | 50 % | 100 % | 75 % |",
+        "",
+        "| requests until it is proven | talk | json |",
+        "| --- | --- | --- |",
+        "| paceline: the product's default | 56 (1 of 1) | 42 (1 of 1) |",
+    ]
+    assert tables.requests_to_proof(made[0], made[0]) is None
+    assert tables.requests_to_proof(made[0], made[1]) is None
+    told = [tables.figures(group, group.rows()[1]) for group in tables.groups(made)]
+    assert [(each["shifted"], each["after"]) for each in told] == [("talk", [1.25]), ("json", [3.0])]
+
+
+def test_a_run_is_made_once_for_the_same_job_draft_traces_and_code(tmp_path, monkeypatch, make_trace):
+    lab = Lab(data_dir=tmp_path, target=TargetModel(tmp_path / "target", "key", {}, 1), domains=("talk", "json"))
+    lab.warm_head("json").mkdir(parents=True)
+    weights = lab.warm_head("json") / "model.safetensors"
+    weights.write_bytes(b"weights")
+    run = made_run(programme.PRODUCT, "json", (1, 2, 3, 4))
+    file = lab.trace_file(run.job.setting, "json")
+    trace_file.write_traces(file, {"per_domain": 1}, [make_trace(0)])
+    made = []
+    monkeypatch.setattr(runs, "run_job", lambda _lab, job: made.append(job) or run)
+    assert [runs.kept_run(lab, run.job) for _ in range(2)] == [run, run]
+    assert made == [run.job]
+    runs.kept_run(lab, replace(run.job, seed=1))
+    weights.write_bytes(b"others")
+    runs.kept_run(lab, run.job)
+    trace_file.write_traces(file, {"per_domain": 2}, [make_trace(0)])
+    runs.kept_run(lab, run.job)
+    assert len(made) == 4

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from paceline.benchmarks.learning import aurora, programme
-from paceline.benchmarks.learning.programme import FULL, Setting
+from paceline.benchmarks.learning.programme import CHAT, FULL, Setting
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.stream.trace import Sampling
 from paceline.learner.training.plan import RECIPE, TrainingPlan
+from paceline.rig.chat.streams import STREAMS
 
 ALL_ROWS = [row for stage in programme.STAGES for row in stage.rows]
 
@@ -55,6 +56,21 @@ def test_rows_without_a_rate_are_left_out_and_others_need_none():
     assert without == {programme.PRODUCT.name, programme.DEFAULT_ONCE.name, programme.UNTRAINED.name}
     found = [job for job in main.jobs({(programme.AURORA.name, "t0.7", "warm"): 0.004}) if job.row.is_aurora]
     assert {(job.setting.name, job.start, job.rate) for job in found} == {("t0.7-k5", "warm", 0.004)}
+
+
+def test_a_chat_model_shifts_to_every_stream_and_the_one_for_judging_tunes_nothing():
+    streams, _, recipe = CHAT.stages
+    assert sorted(streams.shifts) == sorted(STREAMS)
+    found = [(job.shifted, job.row.name) for job in streams.jobs() if job.seed == 1]
+    assert found == [(shifted, row.name) for shifted in streams.shifts for row in streams.rows]
+    assert "json" not in recipe.shifts
+    jobs = list(CHAT.jobs(every_rate(CHAT)))
+    assert len({job.key for job in jobs}) == len(jobs)
+    assert {job.key for job in jobs} == {job.key for stage in CHAT.stages for job in stage.jobs()}
+    assert CHAT.warm_shifts == streams.shifts
+    narrowed = CHAT.of(["streams"]).shifting_to(["json"])
+    assert ({job.shifted for job in narrowed.jobs({})}, narrowed.warm_shifts) == ({"json"}, ("json",))
+    assert CHAT.per_domain(len(STREAMS)) <= 80  # talk has no more
 
 
 def test_rates_are_tuned_once_per_row_traffic_and_start_at_one_draft_length():

@@ -1,8 +1,10 @@
 """What the learning bench records: once, by the rule that its setting names, and nothing replay cannot score."""
 
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from paceline.benchmarks.learning import record, runs
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.programme import Setting
 from paceline.buffer.stream.trace import VerdictRule
+from paceline.policies.acceptance import Tally
 from paceline.rig.models.target import TargetModel
 from paceline.rig.trace_file import read_card
 from rich.console import Console
@@ -26,17 +29,27 @@ def lab(tmp_path):
 def test_what_was_recorded_is_recorded_again_only_where_more_is_wanted(lab, monkeypatch, make_trace):
     served = []
 
-    def served_traces(*_, **__):
-        served.append(True)
+    def served_traces(lab, server, setting, *, prompts, report):
+        served.extend(prompts)
         return [make_trace(number) for number in range(3)]
 
+    @contextmanager
+    def running(local, server, drafts):
+        yield MagicMock()
+
     monkeypatch.setattr(record, "served_traces", served_traces)
-    monkeypatch.setattr(record, "ensure_warm_head", lambda *_: lab.warm_head)
-    monkeypatch.setattr(record, "held_out_prompts", lambda *_: [])
-    for per_domain, times in ((4, 1), (4, 1), (5, 2)):
+    monkeypatch.setattr(record, "running", running)
+    monkeypatch.setattr(record, "recorded_server", lambda *_: None)
+    monkeypatch.setattr(Lab, "random_head", lambda lab, _seed: lab.folder)
+    monkeypatch.setattr(Lab, "prompts", lambda _lab, domain, count: [f"{count} of {domain}"])
+    first = ["4 of py", "4 of c"]
+    for per_domain, told in ((4, first), (4, first), (5, [*first, "5 of py", "5 of c"])):
         record.ensure_recorded(lab, GREEDY, per_domain, Console(quiet=True))
-        assert len(served) == times
-    assert read_card(lab.trace_file(GREEDY))["traces"] == 3
+        assert served == told
+    lab.trace_file(GREEDY, "c").unlink()  # an interrupted run: the first domain is whole, and is left
+    record.ensure_recorded(lab, GREEDY, 5, Console(quiet=True))
+    assert served[4:] == ["5 of c"]
+    assert read_card(lab.trace_file(GREEDY, "c"))["traces"] == 3
 
 
 @pytest.mark.parametrize(("setting", "is_given"), [(REJECTION, True), (GREEDY, False), (Setting(0.7, 5), False)])
@@ -45,7 +58,7 @@ def test_a_server_is_told_to_verify_by_rejection_sampling_where_the_setting_says
 ):
     told = []
     monkeypatch.setattr(record, "cpu_server", lambda *_, flags, env: told.extend(flags))
-    record.recorded_server(lab, setting, lab.warm_head, None)
+    record.recorded_server(lab, setting, lab.folder, None)
     assert (record.REJECTION_FLAG in told) is is_given
     assert told[:4] == ["--speculative-num-steps", "5", "--speculative-num-draft-tokens", "6"]
 
@@ -111,11 +124,16 @@ def expected_naively(naive_draft, draft, trace, steps):
 def test_a_stream_by_rejection_sampling_is_measured_by_the_expectation_of_any_draft(
     make_trace, make_draft, naive_draft
 ):
-    served = [replace(trace, request_id=f"{domain}-0000") for trace, domain in zip(
-        rejection_traces(make_trace, make_draft), ("py", "c", "py"), strict=True
-    )]  # fmt: skip
+    served = rejection_traces(make_trace, make_draft)
     other = make_draft(5)
     found = runs.tallies(other, served, 3)
-    for domain, traces in (("py", [served[0], served[2]]), ("c", [served[1]])):
-        sums = np.sum([expected_naively(naive_draft, other, trace, 3) for trace in traces], axis=0)
-        assert (found[domain].accepted, found[domain].rounds) == pytest.approx(tuple(sums), rel=1e-4)
+    assert list(found) == [trace.request_id for trace in served]
+    for trace in served:
+        sums = expected_naively(naive_draft, other, trace, 3)
+        assert (found[trace.request_id].accepted, found[trace.request_id].rounds) == pytest.approx(sums, rel=1e-4)
+
+
+def test_a_point_counts_a_domain_s_requests_together():
+    point = runs.Point(3, {"py-0000": Tally(1, 2), "c-0001": Tally(3, 3), "py-0002": Tally(2, 4)}, 0, 0.0)
+    assert point.by_domain == {"py": Tally(3, 6), "c": Tally(3, 3)}
+    assert point.accepted == pytest.approx(6 / 9)

@@ -10,7 +10,9 @@ import torch
 from paceline.buffer.errors import ConfigError
 from paceline.demo.grpo.notes import StepNote, compared
 from paceline.demo.grpo.steps import accept_lengths, step_rows, steps_table
+from paceline.demo.grpo.tasks import digit_share, verified
 from paceline.policies.acceptance import Tally
+from paceline.rig.chat.logic import Task
 from rich.console import Console
 
 FIGURES = {
@@ -74,6 +76,20 @@ def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> 
     assert error == pytest.approx(0.125, rel=1e-4)
 
 
+def test_a_completion_is_scored_by_the_task_of_its_prompt() -> None:
+    class Sums:
+        def score_answer(self, answer: str, entry: dict[str, int]) -> float:
+            return float(answer == str(entry["sum"]))
+
+    reward = verified({f"{n} + {n}?": Task({"sum": 2 * n}, Sums()) for n in (1, 2)})
+    asked = ["1 + 1?", "1 + 1?", "2 + 2?", "2 + 2?"]
+    assert reward(prompts=asked, completions=["2", "4", "2", "4"], completion_ids=[]) == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_text_is_rewarded_for_its_share_of_digits() -> None:
+    assert digit_share(["a1b2", "", "77"], prompts=[]) == [0.5, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -85,8 +101,8 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_
     pytest.importorskip("trl")
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
-    fields = {"steps": 1, "temperature": 0.5, "rejection": False, "learning_rate": 1e-4, "taught_at": None, "seed": 0}
-    fields |= {"data_dir": tmp_path / "data", "json": None, "record": None}
+    fields = {"is_chat": False, "steps": 1, "temperature": 0.5, "rejection": False, "learning_rate": 1e-4}
+    fields |= {"taught_at": None, "seed": 0, "data_dir": tmp_path / "data", "json": None, "record": None}
     with pytest.raises(ConfigError, match=said):
         run_grpo(GrpoOptions(**(fields | changes)))
     assert list(tmp_path.iterdir()) == []

@@ -14,10 +14,10 @@ from paceline.demo.own_target import (
     device_flags,
     expected_tokens_per_s,
     find_target,
-    own_draft,
     own_prompts,
 )
 from paceline.policies.acceptance import Tally
+from paceline.rig.models import small_draft
 from paceline.rig.models.corpus import CERTAIN_DOMAINS, DomainText
 from paceline.rig.models.target import load_tokenizer, train_tokenizer
 from paceline.rig.progress import quiet
@@ -33,7 +33,7 @@ def a_target(folder: Path, template: str | None) -> Path:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(TEXT)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=512, **sizes)).save_pretrained(folder)
+    LlamaForCausalLM(LlamaConfig(vocab_size=1024, **sizes)).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template).save_pretrained(folder)
     return folder
 
@@ -57,18 +57,19 @@ def test_what_is_no_target_is_refused_before_a_server_starts(tmp_path: Path) -> 
         find_target(str(tmp_path), tmp_path, quiet)
 
 
-@pytest.mark.parametrize(("most", "words"), [(512, 512), (300, 300)])
+@pytest.mark.parametrize(("most", "words"), [(1024, 1024), (300, 300)])
 def test_its_draft_may_propose_all_tokens_of_a_small_vocabulary_and_the_frequent_ones_of_a_large_one(
     chats: Path, tmp_path: Path, monkeypatch, most: int, words: int
 ) -> None:
-    monkeypatch.setattr(own_target, "DRAFT_WORDS", most)
+    monkeypatch.setattr(small_draft, "DRAFT_WORDS", most)
     corpus = dict.fromkeys(CERTAIN_DOMAINS, DomainText(tuple(TEXT), ()))  # the real one takes seconds to read
-    monkeypatch.setattr(own_target, "load_corpus", lambda _: corpus)
+    monkeypatch.setattr(small_draft, "load_corpus", lambda _: corpus)
     target = find_target(str(chats), tmp_path, quiet)
-    draft = own_draft(target, tmp_path)
+    draft = small_draft.small_draft(target, tmp_path)
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == words
     written = (draft / "model.safetensors").stat().st_mtime_ns
-    assert (own_draft(target, tmp_path), (draft / "model.safetensors").stat().st_mtime_ns) == (draft, written)
+    assert small_draft.small_draft(target, tmp_path) == draft
+    assert (draft / "model.safetensors").stat().st_mtime_ns == written
 
 
 def test_a_target_with_a_template_is_asked_chats_and_one_without_it_text(chats: Path, tmp_path: Path) -> None:
