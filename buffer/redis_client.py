@@ -23,9 +23,11 @@ from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from .errors import BufferUnavailable, ConfigError
 from .plain_text import masked
+from .redis_sentinel import SentinelUrl, is_sentinel
 
 #: Longest wait for a connection, and for a reply. Redis answers within milliseconds; two seconds also cover a slow
 #: network, and a courier or learner that waits longer is better off counting the failure.
@@ -34,6 +36,9 @@ TIMEOUT_S = 2.0
 #: Options that may follow the ``?`` of a URL, by scheme. Next to a host there is nothing left for them to say, they
 #: would loosen what this module promises, and Celery, which gets the same URL, takes none.
 _OPTIONS = {"unix": frozenset({"db", "username", "password"})}
+
+#: Scheme without TLS -> the same with it.
+_WITH_TLS = {"redis": "rediss", "sentinel": "sentinels"}
 
 #: Class of an exception -> what to do next; the first that fits counts.
 _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
@@ -67,12 +72,14 @@ _NEXT_BY_TEXT = (
 
 
 def client_for(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
-    """Return a client for `url` (redis://, rediss:// or unix://); nothing is connected yet.
+    """Return a client for `url` (redis://, rediss://, unix://, sentinel:// or sentinels://); nothing is connected yet.
 
     `timeout_s` bounds the wait for a connection, and for each reply. Raises ConfigError, without the password, when
     `url` is malformed or tls_settings refuses it.
     """
     tls = tls_settings(url, ca_file)
+    if is_sentinel(url):
+        return SentinelUrl.parse(url).client(tls, timeout_s)
     try:
         client = redis.Redis.from_url(
             url,
@@ -99,20 +106,27 @@ def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     in `url`, except those of unix://.
     """
     try:
-        scheme = urlsplit(url).scheme
-        _refuse_options(url)
+        if is_sentinel(url):
+            SentinelUrl.parse(url)
+        else:
+            _refuse_options(url)
     except ValueError as error:
         raise _malformed(url, error) from None
-    if ca_file and scheme == "redis":
-        raise ConfigError("PACELINE_REDIS_URL: got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS")
-    if scheme != "rediss":
+    scheme = url.partition(":")[0]
+    if ca_file and scheme in _WITH_TLS:
+        raise ConfigError(
+            f"PACELINE_REDIS_URL: got {scheme}:// with PACELINE_REDIS_CA set, expected {_WITH_TLS[scheme]}:// for TLS"
+        )
+    if scheme not in _WITH_TLS.values():
         return {}
     verified = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
 
 
 def broker_url(url: str) -> str:
-    """`url` as Celery's broker takes it, which has another form for unix://; user, password and database stay."""
+    """`url` as Celery's broker takes it: unix:// and Sentinels have other forms; user, password and database stay."""
+    if is_sentinel(url):
+        return SentinelUrl.parse(url).broker_url
     parts = urlsplit(url)
     if parts.scheme != "unix":
         return url.rstrip("/")  # redis-py takes a / after the database for nothing, Celery for a part of its number
@@ -123,6 +137,21 @@ def broker_url(url: str) -> str:
     )
     who = f"{user}:{password}@" if user or password else ""
     return f"redis+socket://{who}{parts.path}?virtual_host={options.get('db', 0)}"
+
+
+def hosts_of(url: str) -> frozenset[str]:
+    """The hosts that a URL which client_for takes names; none for a socket."""
+    if is_sentinel(url):
+        return frozenset(host for host, _ in SentinelUrl.parse(url).sentinels)
+    host = urlsplit(url).hostname
+    return frozenset((host,) if host else ())
+
+
+def broker_options(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """What Celery's `broker_transport_options` need for `url`; {} but for Sentinels. Raises as client_for does."""
+    if not is_sentinel(url):
+        return {}
+    return SentinelUrl.parse(url).broker_options(tls_settings(url, ca_file), timeout_s)
 
 
 def connect(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
@@ -160,6 +189,8 @@ def refuse_text_client(client: redis.Redis) -> None:
 def address(client: redis.Redis) -> str:
     """Where `client` connects to, without user or password."""
     settings = client.get_connection_kwargs()
+    if isinstance(client.connection_pool, SentinelConnectionPool):
+        return f"{client.connection_pool.service_name} of its Sentinels, database {settings.get('db', 0)}"
     if "path" in settings:
         return f"unix://{settings['path']}"
     scheme = "rediss" if "ssl_cert_reqs" in settings else "redis"
@@ -169,7 +200,8 @@ def address(client: redis.Redis) -> str:
 def _malformed(url: str, error: ValueError) -> ConfigError:
     return ConfigError(
         f"PACELINE_REDIS_URL: got {masked(url)}, "
-        f"expected redis://host:port/db, rediss://host:port/db or unix:///path?db=0 ({type(error).__name__}); "
+        f"expected redis://host:port/db, rediss://host:port/db, unix:///path?db=0 or "
+        f"sentinel://host:port,host:port/service/db ({type(error).__name__}); "
         "write / ? # @ and : of a password as %2F %3F %23 %40 and %3A"
     )
 

@@ -14,7 +14,7 @@ from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.board.redis_board import RedisVersionBoard
-from ..buffer.redis_client import broker_url, connect, tls_settings
+from ..buffer.redis_client import broker_options, broker_url, connect, tls_settings
 from .config import LearnerConfig, from_env
 from .disk import require_writable
 from .worker.lasting_worker import add_beat, outlast_refusals
@@ -44,7 +44,10 @@ def make_app(config: LearnerConfig) -> Celery:
         worker_prefetch_multiplier=1,
         # A message that is not acked within this goes to another worker; with late acks it must exceed the longest
         # learning round, or a long one starts a second time (to find the lease held, and end at once).
-        broker_transport_options={"visibility_timeout": _LONGEST_ROUND_S},
+        broker_transport_options={
+            "visibility_timeout": _LONGEST_ROUND_S,
+            **broker_options(config.redis_url, config.redis_ca),
+        },
         # What a learning round did is on the board and in MLflow.
         result_backend=None,
         task_ignore_result=True,

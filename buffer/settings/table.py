@@ -31,7 +31,7 @@ _BUFFER = (
         "REDIS_URL",
         str,
         None,
-        "Redis that holds traces and versions: redis://, rediss:// (verified TLS) or unix://.",
+        "Redis that holds traces and versions: redis://, rediss:// (verified TLS), unix:// or sentinel://.",
         unset=f"servers capture nothing; the learner and the commands use {LOCAL_REDIS}",
         mask=masked,
     ),

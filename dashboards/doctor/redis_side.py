@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from ...buffer.finding import Finding, Level
-from ...buffer.redis_client import address
+from ...buffer.redis_client import address, hosts_of
 from ...buffer.stream.redis_room import read_room, redis_version
 
 #: The first release with every command that paceline uses.
@@ -27,12 +26,14 @@ def memory_and_disk(client: Any, wanted_bytes: int) -> Iterator[Finding]:
 
 def connection(url: str) -> Finding:
     """Whether anybody on the way could read traces, which are user content."""
-    parts = urlsplit(url)
-    if parts.scheme == "rediss":
+    scheme = url.partition(":")[0]
+    if scheme in {"rediss", "sentinels"}:
         return Finding("TLS", Level.OK, "the way to Redis is encrypted, and its certificate is verified")
-    if parts.scheme == "unix" or parts.hostname in _HERE:
+    hosts = hosts_of(url)
+    if _HERE.issuperset(hosts):
         return Finding("TLS", Level.OK, "not needed: Redis is on this machine")
-    text = f"traces, which are user content, travel to {parts.hostname} unencrypted: use rediss:// (docs/operations.md)"
+    there = ", ".join(sorted(hosts - _HERE))
+    text = f"traces, which are user content, travel to {there} unencrypted: use {scheme}s:// (docs/operations.md)"
     return Finding("TLS", Level.NOTE, text)
 
 

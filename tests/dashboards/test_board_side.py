@@ -89,6 +89,9 @@ def test_a_token_on_the_board_is_seen(redis_client, redis_url):
         ("redis://127.0.0.1:6379/0", Level.OK),
         ("unix:///run/redis.sock", Level.OK),
         ("redis://user:hunter2@far.example:6379/0", Level.NOTE),
+        ("sentinel://127.0.0.1:26379,localhost:26380/traces", Level.OK),
+        ("sentinel://user:hunter2@127.0.0.1:26379,far.example:26379/traces", Level.NOTE),
+        ("sentinels://far.example:26379/traces", Level.OK),
     ],
 )
 def test_an_open_connection_to_another_machine_is_noted(url, level):
