@@ -1,14 +1,8 @@
 """Redis behind real Sentinels: the primary is killed, and buffer, board and Celery's broker go on with its replica."""
 
 import contextlib
-import signal
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import redis
 from fleet import version
 from kombu import Connection
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -18,56 +12,17 @@ from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.redis_client import address, broker_options, broker_url, client_for, connect, hosts_of
 from paceline.buffer.redis_sentinel import SentinelUrl
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
-from paceline.rig.readiness import free_port, redis_server
+from sentinels import sentinels
 from waiting import until
 
 CONFIG = BufferConfig(speculator="failing-over")
-PASSWORD, QUOTED = "p@ss,w/rd", "p%40ss%2Cw%2Frd"
-REDIS = 'port {port}\nbind 127.0.0.1\nsave ""\nrequirepass "p@ss,w/rd"\nmasterauth "p@ss,w/rd"\n'
-SENTINEL = """port {port}
-bind 127.0.0.1
-sentinel monitor traces 127.0.0.1 {primary} 2
-sentinel auth-pass traces p@ss,w/rd
-sentinel down-after-milliseconds traces 500
-sentinel failover-timeout traces 4000
-"""
-
-
-def started(folder: Path, name: str, text: str, *flags: str) -> subprocess.Popen[bytes]:
-    """A redis-server with this configuration, in a folder of its own: a Sentinel rewrites its file."""
-    home = folder / name
-    home.mkdir()
-    (home / "redis.conf").write_text(text)
-    return subprocess.Popen([redis_server(), home / "redis.conf", *flags], cwd=home, stdout=subprocess.DEVNULL)
-
-
-def see_all(port: int) -> bool:
-    """Whether a Sentinel knows the replica and both other Sentinels."""
-    try:
-        with redis.Redis(port=port) as client:
-            seen = client.sentinel_masters()["traces"]
-            return seen["num-slaves"] == 1 and seen["num-other-sentinels"] == 2
-    except (redis.RedisError, KeyError):
-        return False
+PASSWORD = "p@ss,w/rd"
 
 
 @pytest.fixture
-def fleet(tmp_path) -> Iterator[SimpleNamespace]:
-    """A primary, its replica and three Sentinels."""
-    primary, replica, *sentinels = (free_port() for _ in range(5))
-    with contextlib.ExitStack() as stack:
-        first = started(tmp_path, "primary", REDIS.format(port=primary))
-        second = started(tmp_path, "replica", REDIS.format(port=replica) + f"replicaof 127.0.0.1 {primary}\n")
-        watching = [
-            started(tmp_path, f"sentinel-{port}", SENTINEL.format(port=port, primary=primary), "--sentinel")
-            for port in sentinels
-        ]
-        for process in (first, second, *watching):
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        until(lambda: all(map(see_all, sentinels)), "the Sentinels to know each other and the replica")
-        hosts = ",".join(f"127.0.0.1:{port}" for port in sentinels)
-        yield SimpleNamespace(url=f"sentinel://:{QUOTED}@{hosts}/traces/2", primary=first, replica=replica)
+def fleet(tmp_path):
+    with sentinels(tmp_path) as made:
+        yield made
 
 
 def goes_through(act) -> bool:
@@ -90,7 +45,7 @@ def test_a_killed_primary_loses_nothing_that_its_replica_had(fleet, make_trace):
         with contextlib.closing(broker.SimpleQueue("rounds")) as rounds:
             rounds.put({"round": 1})
         assert client.wait(1, 10_000) == 1  # Redis replicates behind a write: what the replica lacks is lost with it
-        fleet.primary.send_signal(signal.SIGKILL)
+        fleet.primary.kill()
         fleet.primary.wait()
         late = make_trace(4)
         with pytest.raises(BufferUnavailable, match=r"traces of its Sentinels, database 2"):

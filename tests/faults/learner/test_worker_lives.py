@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import pytest
 from celery import Celery
 from celery.beat import Scheduler
+from paceline.buffer.errors import BufferUnavailable
 from paceline.learner.app import make_app
 from paceline.learner.config import from_env
+from sentinels import sentinels
 from waiting import until
 
 BATCH = 16
@@ -18,17 +21,45 @@ QUEUE = "paceline.learn.default"
 WORK = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
 
 
-@pytest.fixture
-def worker(own_world, tmp_path):
-    """`paceline learn`; it must shut down cleanly when asked to."""
-    env = {**os.environ, **own_world.env, "PACELINE_ROUND_INTERVAL_S": "1", "OMP_NUM_THREADS": "1"}
+@contextmanager
+def working(world, folder):
+    """`paceline learn` on a world; it must shut down cleanly when asked to."""
+    env = {**os.environ, **world.env, "PACELINE_ROUND_INTERVAL_S": "1", "OMP_NUM_THREADS": "1"}
     with (
-        (tmp_path / "worker.log").open("w") as log,
+        (folder / "worker.log").open("w") as log,
         subprocess.Popen([sys.executable, "-c", WORK], env=env, stdout=log, stderr=subprocess.STDOUT) as process,
     ):
         yield process
         process.send_signal(signal.SIGTERM)
-    assert process.returncode == 0, (tmp_path / "worker.log").read_text()
+    assert process.returncode == 0, (folder / "worker.log").read_text()
+
+
+@pytest.fixture
+def worker(own_world, tmp_path):
+    with working(own_world, tmp_path) as process:
+        yield process
+
+
+@pytest.mark.guarantee("redis-sentinel")
+def test_a_worker_and_its_broker_follow_a_fail_over(build_world, tmp_path):
+    def is_all_learnt():
+        with suppress(BufferUnavailable):
+            return not world.buffer.counts().pending
+
+    with sentinels(tmp_path / "redis") as fleet:
+        world = build_world(fleet.url)
+        with working(world, tmp_path) as process:
+            world.send(BATCH)
+            until(is_all_learnt, "everything to be learned")
+            assert world.client.wait(1, 10_000) == 1
+            fleet.primary.kill()
+            fleet.primary.wait()
+            until(lambda: is_all_learnt() is not None, "the replica to take over")
+            world.send(BATCH)
+            until(is_all_learnt, "what came after the fail-over to be learned")
+            world.assert_accounted(world.sent)
+            world.assert_sound()
+            assert process.poll() is None
 
 
 @pytest.mark.guarantee("broker-killed")
