@@ -82,11 +82,20 @@ def pacing_costs(
 
 
 @app.command()
-def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True) -> None:
+def learn(
+    *,
+    beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True,
+    nproc_per_node: Annotated[int, typer.Option(min=1, help="Devices of this machine to train on, by torchrun.")] = 1,
+) -> None:
     """Run a learner."""
     with needing_extra("learner"):
         from .learner.app import run_worker
         from .learner.config import from_env
+    if nproc_per_node > 1:
+        from .learner.ranks import launch
+
+        from_env()  # bad settings end here, and not in every rank
+        launch(nproc_per_node, beat=beat)
     run_worker(from_env(), beat=beat)
 
 

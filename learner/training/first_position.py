@@ -16,6 +16,7 @@ from ...buffer.stream.trace import DraftTrace
 from ..model.eagle3 import Eagle3Draft
 from .batch import collate, teacher_nodes, verdict_rows
 from .device_memory import PartBound
+from .rank_group import joined
 
 _MOST_TRACES = 16
 
@@ -37,6 +38,8 @@ class FirstPosition:
 def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: PartBound) -> FirstPosition:
     """Measure `traces`, each with a row to draft from, in parts within `bound`; changes nothing else.
 
+    Of several ranks, which have the same traces, each measures its share.
+
     Rows of a sampled request that no captured teacher has judged are left out: the committed token alone does not say
     what was attainable. Where no row has a teacher it is used all the same, and uncertain text looks cold.
     """
@@ -53,8 +56,11 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: Part
         accept = float(probs_NK[ids_NK == best_N[:, None]].sum())
         return accept, float(probs_NK.amax(dim=1).sum()), len(best_N)
 
-    found = bound.map(sums_of, traces, restart=lambda: None, most_traces=_MOST_TRACES)
-    accept, attainable, rows = (sum(column) for column in zip((0.0, 0.0, 0), *found, strict=True))
+    ranks = joined()
+    own = ranks.share(traces) if ranks else traces
+    found = bound.map(sums_of, own, restart=lambda: None, most_traces=_MOST_TRACES)
+    sums = [sum(column) for column in zip((0.0, 0.0, 0), *found, strict=True)]
+    accept, attainable, rows = ranks.totals(sums) if ranks else sums
     return FirstPosition(accept / rows, attainable / rows) if rows else FirstPosition(math.nan, math.nan)
 
 

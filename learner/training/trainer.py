@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from .device_memory import PartBound, has_bfloat16
 from .first_position import first_position
 from .optimiser import DraftOptimiser
 from .plan import RECIPE, Recipe, TrainingPlan, context_weight
+from .rank_group import RankGroup, joined
 from .regime import Regime
 from .scoring import BatchScores, score_batch
 
@@ -96,8 +99,14 @@ class DraftTrainer:
 
         Traces that no verdict can be drafted from are left out. Changes the draft, the optimiser and the random
         state; a step whose loss or gradient is not finite changes none of the weights. What torch raises when not even
-        one trace fits into the device's memory is raised; the draft is then of no use.
+        one trace fits into the device's memory is raised; the draft is then of no use. As one of several ranks this
+        blocks until all have come; see rank_group.py.
         """
+        ranks = joined()
+        with ranks.fitting(self, fresh, replay, part_tokens) if ranks else nullcontext():
+            return self._fit(fresh, replay, part_tokens)
+
+    def _fit(self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None) -> FitReport:
         started = time.perf_counter()
         self._bound = PartBound(part_tokens or self.plan.batch_tokens)
         usable = _usable(fresh)
@@ -138,7 +147,7 @@ class DraftTrainer:
             step_times=tuple(counts.step_times),
         )
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | BinaryIO) -> None:
         """Write all that continuing needs except the target's embedding. Not atomic; see disk.write_folder.
 
         On a CPU the continuation is equal bit by bit; a GPU's gradient sums have no fixed order.
@@ -152,7 +161,7 @@ class DraftTrainer:
         }
         torch.save(state, path)
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path | BinaryIO) -> None:
         """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this.
 
         Of a recipe that moved other weights by Muon, weights and regime go on, and the optimiser starts afresh.
@@ -220,12 +229,26 @@ class DraftTrainer:
             share_S = torch.from_numpy(rows_S / np.maximum(all_rows_S, 1)).to(scores.acceptance_S)
             return BatchScores(loss.detach(), scores.acceptance_S * share_S, scores.out_of_vocabulary_labels)
 
-        found = self._bound.map(backward, traces, restart=self._optimiser.zero_grad, most_traces=len(traces))
-        return BatchScores(
-            torch.stack([scores.loss for scores in found]).sum(),
-            torch.stack([scores.acceptance_S for scores in found]).sum(0),
+        ranks = joined()
+        own = ranks.share(traces) if ranks else traces
+        found = self._bound.map(backward, own, restart=self._optimiser.zero_grad, most_traces=len(traces))
+        scores = BatchScores(
+            sum((scores.loss for scores in found), torch.zeros((), device=self.draft.device)),
+            sum((scores.acceptance_S for scores in found), torch.zeros(self.plan.steps, device=self.draft.device)),
             sum(scores.out_of_vocabulary_labels for scores in found),
         )
+        return self._added_up(ranks, scores) if ranks else scores
+
+    def _added_up(self, ranks: RankGroup, own: BatchScores) -> BatchScores:
+        """Sum gradients and scores over the ranks; one without a trace of the batch adds nothing."""
+        for weight in self.draft.parameters():
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        ranks.add_up([*(weight.grad for weight in self.draft.parameters() if weight.grad is not None)])
+        loss, left_out, *acceptance_S = ranks.totals(
+            [own.loss.item(), own.out_of_vocabulary_labels, *own.acceptance_S.tolist()]
+        )
+        return BatchScores(torch.tensor(loss), torch.tensor(acceptance_S), round(left_out))
 
     def _apply(self) -> None:
         self._applied_steps += 1

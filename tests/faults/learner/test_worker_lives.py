@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+import psutil
 import pytest
 from celery import Celery
 from celery.beat import Scheduler
@@ -18,26 +19,48 @@ from waiting import until
 
 BATCH = 16
 QUEUE = "paceline.learn.default"
+ON_RANKS = "from paceline.learner import ranks; ranks.launch(2, beat=True)"
 WORK = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
 
 
 @contextmanager
-def working(world, folder):
+def working(world, folder, work=WORK, ends_with=0):
     """`paceline learn` on a world; it must shut down cleanly when asked to."""
     env = {**os.environ, **world.env, "PACELINE_ROUND_INTERVAL_S": "1", "OMP_NUM_THREADS": "1"}
     with (
         (folder / "worker.log").open("w") as log,
-        subprocess.Popen([sys.executable, "-c", WORK], env=env, stdout=log, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen([sys.executable, "-c", work], env=env, stdout=log, stderr=subprocess.STDOUT) as process,
     ):
         yield process
         process.send_signal(signal.SIGTERM)
-    assert process.returncode == 0, (folder / "worker.log").read_text()
+    assert process.returncode == ends_with, (folder / "worker.log").read_text()
 
 
 @pytest.fixture
 def worker(own_world, tmp_path):
     with working(own_world, tmp_path) as process:
         yield process
+
+
+def rank_of(torchrun, number):
+    """The process of one rank, by the environment that torchrun gave it."""
+    found = [child for child in psutil.Process(torchrun.pid).children() if child.environ().get("RANK") == str(number)]
+    return found[0] if found else None
+
+
+@pytest.mark.guarantee("rank-killed")
+def test_a_killed_rank_costs_a_learning_round_and_nothing_else(own_world, tmp_path):
+    world = own_world
+    with working(world, tmp_path, ON_RANKS, ends_with=1) as process:  # torchrun's own way to end by a signal
+        world.send(BATCH)
+        until(lambda: not world.buffer.counts().pending, "everything to be learned")
+        follower = rank_of(process, 1)
+        follower.kill()
+        world.send(BATCH)
+        until(lambda: not world.buffer.counts().pending, "everything to be learned by new ranks")
+        assert rank_of(process, 1) not in {None, follower}
+        world.assert_accounted(world.sent)
+        world.assert_sound()
 
 
 @pytest.mark.guarantee("redis-sentinel")
