@@ -65,7 +65,7 @@ def test_every_secret_comes_from_the_environment_and_is_asked_for_when_it_is_mis
     assert re.findall(r"://\w*:(?!\$\{)[^@\s/]+@", source) == []
 
 
-@pytest.mark.parametrize("service", ["sglang", "learner", "exporter"])
+@pytest.mark.parametrize("service", ["sglang", "learner", "exporter", "window"])
 def test_paceline_commands_and_their_options_exist(service: str) -> None:
     program, command, *words = SERVICES[service]["command"]
     assert program == "paceline"
@@ -119,6 +119,14 @@ def test_the_serving_image_is_not_built_when_the_plugin_would_not_capture() -> N
     assert printed(code) == f"SGLang {version('sglang')}\n"
 
 
+def test_the_images_are_written_as_hadolint_wants_them() -> None:
+    command = [Path(sys.executable).with_name("hadolint"), ROOT / "serving/Dockerfile", ROOT / "learner/Dockerfile"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    done = subprocess.run([command[0], "-"], input="FROM debian\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[1]) == (1, "DL3006")
+
+
 def test_redis_never_evicts_and_survives_a_restart() -> None:
     lines = COMPOSE["configs"]["redis"]["content"].splitlines()
     assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(lines)
@@ -137,14 +145,16 @@ def test_every_supported_release_can_be_set_up_and_images_have_the_tested_versio
 
 def test_prometheus_scrapes_what_listens_and_reads_every_rule() -> None:
     config = yaml.safe_load(text("dashboards/prometheus/prometheus.yml"))
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+    exporter, engine = config["scrape_configs"]
     ports = {
         name: word.partition("=")[2]
         for name in ("exporter", "sglang")
         for word in SERVICES[name]["command"]
         if word.startswith("--port=")
     }
-    assert targets == {"paceline": [f"exporter:{ports['exporter']}"], "sglang": [f"sglang:{ports['sglang']}"]}
+    assert (exporter["job_name"], engine["job_name"]) == ("paceline", "sglang")
+    assert exporter["static_configs"] == [{"targets": [f"exporter:{ports['exporter']}"]}]
+    assert engine["dns_sd_configs"] == [{"names": ["sglang"], "type": "A", "port": int(ports["sglang"])}]
     files = {path.name for path in (ROOT / "dashboards/prometheus").iterdir()}
     assert {*config["rule_files"]} == files - {"prometheus.yml"}
 

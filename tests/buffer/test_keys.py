@@ -8,11 +8,38 @@ import pytest
 from paceline.buffer.keys import ALL_KEYS, HEARTBEAT, TRACES
 
 PACKAGE = Path(paceline.buffer.__file__).parent
+#: As release 0.1 has them: whoever runs beside it must meet it there.
+RELEASED = {
+    "traces": "stream",
+    "payload:": "string",
+    "counts": "hash",
+    "bounds": "hash",
+    "ledger": "list",
+    "trace_ids": "hash",
+    "dead_letters": "stream",
+    "buried": "set",
+    "events": "stream",
+    "next_number": "string",
+    "heartbeat:": "string",
+    "boot:": "string",
+    "last_reading:": "string",
+    "members": "zset",
+    "seen": "zset",
+    "history:": "stream",
+    "lease:": "string",
+    "asked_round": "stream",
+    "operator_token": "stream",
+    "refused_operators": "stream",
+}
 
 
 def test_names_carry_the_speculator_as_a_cluster_hash_tag():
     assert TRACES.name("chat") == "paceline:{chat}:traces"
     assert HEARTBEAT.name("chat", "replica{0}") == "paceline:{chat}:heartbeat:replica{0}"
+
+
+def test_members_of_two_releases_meet_under_the_same_keys():
+    assert RELEASED.items() <= {key.suffix: key.type for key in ALL_KEYS}.items()
 
 
 def test_no_two_keys_share_a_name():
