@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from ..config import BufferConfig
@@ -27,7 +27,8 @@ class BoardAccess:
     board: VersionBoard
     auth: OperatorAuth
     token: str | None  # the operator's; a secret
-    store: VersionStore = field(default=NO_STORE, kw_only=True)  # where servers find weights
+    _: KW_ONLY
+    store: VersionStore = NO_STORE  # where servers find weights
 
     def board_for(self, operator: str, act: str) -> VersionBoard:
         """Return the board if `operator` has the token, or if none is set; OperatorAuth.require says what is raised."""

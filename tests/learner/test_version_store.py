@@ -86,8 +86,7 @@ def test_a_store_that_takes_nothing_leaves_a_draft_unpublished_and_learning_goes
         report = learner.learn_once()
     assert (report.version, report.promotion.verdict, report.why.code) == (None, Verdict.WAIT, ReasonCode.NOT_STORED)
     assert "got PermissionError: The provided token has expired., expected to write it" in report.why.figures["fault"]
-    said = house.board.heartbeats()[f"learner:{house.config.name}"]
-    assert said.counters.learner.verdicts == {"not_stored": 1}
+    assert learner._heartbeat.tally.counters(house.buffer.counts()).learner.verdicts == {"not_stored": 1}
     assert (set(house.board.read().rows), house.buffer.counts().pending) == ({0}, 0)
     assert [folder.name for folder in house.config.versions_dir.iterdir()] == ["v000000"]
     house.send()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import odd_stores
 import pytest
 from paceline.buffer.errors import StoreUnavailable, WeightsRefused
 from paceline.serving.swap import fetch as fetching
+from paceline.serving.swap import fetched_weights
 from paceline.serving.swap.fetch import fetch, main
-from paceline.serving.swap.fetched_weights import AGAIN_S, REFUSED, UNAVAILABLE, FetchedWeights
+from paceline.serving.swap.fetched_weights import AGAIN_S, FETCH_S, REFUSED, UNAVAILABLE, FetchedWeights
 
 odd_stores.register()
 
@@ -168,7 +170,7 @@ def test_the_process_says_how_a_fetch_ended(place, cache, scheme, sha256, code, 
     shown = capsys.readouterr().err
     assert said in shown
     assert shown.count("\n") == (1 if code else 0)
-    assert limits == [fetching.FETCH_S]
+    assert limits == [FETCH_S]
 
 
 def test_a_process_of_its_own_fetches_and_its_fault_is_the_servers(tmp_path: Path) -> None:
@@ -184,20 +186,20 @@ def test_a_process_of_its_own_fetches_and_its_fault_is_the_servers(tmp_path: Pat
         fetched.file(file.as_uri(), "1" * 64)
 
 
-HANGS = """
-import signal, sys
-from paceline.serving.swap import fetch
-fetch.signal.alarm = lambda _: signal.setitimer(signal.ITIMER_REAL, 0.2)
-sys.exit(fetch.main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.guarantee("store-away")
-def test_a_fetch_that_hangs_ends_by_itself(cache: Path) -> None:
+def test_a_fetch_that_hangs_ends_by_its_own_alarm(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and never answers
+        silent.settimeout(60)
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}/model.safetensors"
-        done = subprocess.run(
-            [sys.executable, "-c", HANGS, uri, "0" * 64, str(cache), "1000"], capture_output=True, check=False
-        )
-    assert done.returncode == -fetching.signal.SIGALRM
-    assert kept(cache) == holding()
+        command = [sys.executable, "-m", "paceline.serving.swap.fetch", uri, "0" * 64, str(cache), "1000"]
+        with subprocess.Popen(command) as process:
+            connection, _ = silent.accept()
+            assert process.poll() is None
+            process.send_signal(signal.SIGALRM)  # as the alarm does after FETCH_S
+            code = process.wait(60)
+        connection.close()
+    assert (code, kept(cache)) == (-signal.SIGALRM, holding())
+    ended = subprocess.CompletedProcess([], code, b"", b"")
+    monkeypatch.setattr(fetched_weights.subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(StoreUnavailable, match=rf"{uri}: got not all of it in {FETCH_S} s, expected it sooner"):
+        FetchedWeights(cache, 1000).file(uri, "0" * 64)
