@@ -113,13 +113,14 @@ def promote(
 
     They swap it in while they serve. Exit code 1: it was refused, or a server that is alive has not taken it in time.
     """
+    from .buffer.board.stored_weights import check_published
     from .buffer.board.version import VersionState
-    from .buffer.board.weights_file import check_weights
     from .dashboards.adoption import say_adoption
 
-    board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
+    access = open_access(redis_url, speculator)
+    board = access.board_for(operator(), f"promote {number}")
     if not unchecked:
-        check_weights(board.read(), number)
+        check_published(board.read(), number, access.store)
     board.move(number, VersionState.LIVE, operator(), why)
     raise typer.Exit(say_adoption(board, number, wait, typer.echo))
 
@@ -163,7 +164,8 @@ def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = No
         from .learner.delivery.restore import restore as restore_draft
     access = open_access(redis_url, speculator)
     mlflow = configured(TrackingConfig, read_settings())
-    typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
+    model = mlflow.model(access.speculator)
+    typer.echo(restore_draft(access.board.read(), number, mlflow.uri, model, store=access.store))
 
 
 @app.command()

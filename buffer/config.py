@@ -14,6 +14,7 @@ class BufferConfig:
     """Names and bounds of one speculator's buffer. ConfigError when made with a value out of range, naming it."""
 
     speculator: str = setting("SPECULATOR")
+    versions_uri: str = setting("VERSIONS_URI")  # empty: versions are folders that all mount
     max_bytes: int = setting("BUFFER_MAX_BYTES")
     max_age_s: float = setting("BUFFER_MAX_AGE_S")
     claim_idle_ms: int = setting("BUFFER_CLAIM_IDLE_MS")

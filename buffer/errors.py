@@ -10,6 +10,7 @@
     ├── DeviceOutOfMemory   the learner's device has too little memory for a learning round
     ├── LeaseLost           work that needs a lease was stopped because another process may hold it
     ├── WeightsRefused      a weights file must not enter the server
+    ├── StoreUnavailable    the store of weights cannot be reached, refuses, or has not all of a file
     ├── TrackingUnavailable MLflow cannot be reached, or has not what was asked for
     ├── RolloutFailed       a server that makes rollouts does not answer, refuses, or has other weights than it should
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
@@ -75,6 +76,10 @@ class LeaseLost(PacelineError):
 
 class WeightsRefused(PacelineError):
     """A weights file that must not enter the server; the message says which check failed."""
+
+
+class StoreUnavailable(PacelineError, OSError):
+    """The store of weights cannot be reached, refuses, or has not all of a file; like a disk that is away."""
 
 
 class TrackingUnavailable(PacelineError):

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 from safetensors import SafetensorError
 
-from ..buffer.errors import ConfigError, told
+from ..buffer.errors import ConfigError, StoreUnavailable, told
 
 #: What writers raise on a full disk: safetensors has its own error, torch a RuntimeError.
 _WRITERS_FAULTS = (OSError, RuntimeError, SafetensorError)
@@ -97,7 +97,7 @@ def sweep(parent: Path) -> list[Path]:
 
 def _is_disk_fault(fault: Exception) -> bool:
     """Return whether the disk caused it: torch raises RuntimeError for everything, and a GPU's fault stays one."""
-    return not isinstance(fault, RuntimeError) or any(word in str(fault) for word in _TORCH_WRITER)
+    return not isinstance(fault, RuntimeError | StoreUnavailable) or any(word in str(fault) for word in _TORCH_WRITER)
 
 
 def _unwritten(path: Path, fault: Exception) -> OSError:

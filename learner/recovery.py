@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..buffer.board.version import BoardState
 from ..buffer.board.version_board import VersionBoard
+from ..buffer.board.version_store import store_of
 from ..buffer.drafts.checkpoint import local_folder
 from ..buffer.drafts.single_file import draft_folder
 from ..buffer.errors import ConfigError
@@ -18,8 +19,9 @@ from ..buffer.stream.trace_buffer import TraceBuffer
 from .config import LearnerConfig
 from .delivery.publisher import Lineage, publish_initial
 from .delivery.rollout import LEARNER, refuse_undecided
+from .delivery.version_folders import published_folder
 from .disk import sweep
-from .model.draft_cache import DraftCache, first_draft
+from .model.draft_cache import DraftCache, FindWeights, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
 from .model.eagle3_config import Eagle3Config
@@ -61,7 +63,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     targets = config.target_history()
     targets.restore(saved[0].targets if saved else {})
     lineage = Lineage(parent=None, target=config.target, target_version=targets.newest or "", objective="")
-    publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER)
+    publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER, store=store_of(config.buffer))
     refuse_undecided(board)
     board_state = board.read()
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
@@ -79,7 +81,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
         config=config,
         trainer=trainer,
         notes=notes,
-        drafts=DraftCache(models.embedding, device, head=models.head),
+        drafts=DraftCache(models.embedding, device, head=models.head, find=models.find),
         targets=targets,
         target_features=features,
     )
@@ -94,17 +96,19 @@ class Models:
     initial: Callable[[], Path]  # finds the draft that the servers were started with
     embedding: Tensor  # of the target
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
+    find: FindWeights  # of published versions
 
     def first_draft(self, board: VersionBoard) -> Eagle3Draft:
         """Return what training starts from without a checkpoint; see draft_cache.first_draft."""
-        return first_draft(board.read(), self.initial, self.embedding, self.head)
+        return first_draft(board.read(), self.initial, self.embedding, self.head, find=self.find)
 
 
 def find_models(config: LearnerConfig) -> Models:
     """Return what the settings name. ConfigError, naming the setting, where there is no such model."""
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
-    return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
+    find = partial(published_folder, versions=config.versions_dir, store=store_of(config.buffer))
+    return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)), find)
 
 
 def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.device) -> TargetFeatures | None:

@@ -32,6 +32,10 @@ _WORDS: Mapping[ReasonCode, tuple[str, str]] = {
     ),
     ReasonCode.NO_LIVE: ("waits: no version is live", "promote one, and the gate compares with it"),
     ReasonCode.LIVE_UNREADABLE: ("waits: live {live:n} cannot be read", "its weights are at {uri}"),
+    ReasonCode.NOT_STORED: (
+        "waits: its weights were not stored",
+        "{fault}; nothing was published, and the next learning round tries again with a newer draft",
+    ),
     ReasonCode.LIVE_MOVED: ("refused: live moved meanwhile", "from {judged} to {live} while it was judged"),
     ReasonCode.NO_CANARY: (
         "refused: no canary can run",

@@ -29,6 +29,7 @@ class ServingConfig:
     redis_ca: str | None = setting("REDIS_CA")
     draft_version: int = setting("DRAFT_VERSION")
     cache_dir: Path = setting("CACHE_DIR")
+    versions_cache_bytes: int = setting("VERSIONS_CACHE_BYTES")
     teacher_top_k: int = setting("TEACHER_TOP_K")
     capture_features: bool = setting("CAPTURE_FEATURES")
     feature_format: str = setting("FEATURE_FORMAT")

@@ -6,6 +6,7 @@ Every tensor-parallel rank builds shared_parts.py; the entry rank alone builds a
 from dataclasses import dataclass
 
 from ..buffer.board.redis_board import RedisVersionBoard
+from ..buffer.board.version_store import store_of
 from ..buffer.redis_client import client_for
 from ..buffer.stream.trace import FeatureDtype
 from .breaker import Breaker
@@ -82,5 +83,6 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
         turns=CanaryTurns(canary_turn_s),
         rollout=StaggeredRollout(board, settings.replica, settings.stagger_s),
         named=lambda: courier.replica,
+        store=store_of(settings.buffer),
     )
     return Replica(capture, courier, swapper)

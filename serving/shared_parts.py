@@ -7,6 +7,7 @@ from .clock.step_clock import StepClock
 from .config import ServingConfig
 from .pacing.sglang_catch_up import SglangCatchUp
 from .pacing.sglang_pacing import SglangPacing
+from .swap.fetched_weights import FetchedWeights
 from .swap.sglang_swap import RankSwap
 from .target import sglang_target
 from .target.sglang_guard import SglangGuard
@@ -36,7 +37,8 @@ def build_shared(settings: ServingConfig) -> SharedParts:
         clock.spent("swap", took_s)
         pacing.draft_changed()
 
-    swap = RankSwap(settings.draft_version, settings.cache_dir, draft_changed)
+    fetched = FetchedWeights(settings.cache_dir, settings.versions_cache_bytes)
+    swap = RankSwap(settings.draft_version, settings.cache_dir, draft_changed, fetched)
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
     target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from ..config import BufferConfig
@@ -16,6 +16,7 @@ from .redis_board import RedisVersionBoard
 from .redis_members import delete_speculator, speculators
 from .redis_operator import OperatorAuth
 from .version_board import VersionBoard
+from .version_store import NO_STORE, VersionStore, store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class BoardAccess:
     board: VersionBoard
     auth: OperatorAuth
     token: str | None  # the operator's; a secret
+    _: KW_ONLY
+    store: VersionStore = NO_STORE  # where servers find weights
 
     def board_for(self, operator: str, act: str) -> VersionBoard:
         """Return the board if `operator` has the token, or if none is set; OperatorAuth.require says what is raised."""
@@ -46,7 +49,7 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     config = replace(config, speculator=speculator or config.speculator)
     board = RedisVersionBoard(client, config)
     auth = OperatorAuth(client, config)
-    return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
+    return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"), store=store_of(config))
 
 
 @contextmanager

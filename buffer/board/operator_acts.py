@@ -6,8 +6,8 @@ import msgspec
 
 from ..errors import ConfigError
 from .board_access import BoardAccess
+from .stored_weights import check_published
 from .version import VersionState
-from .weights_file import check_weights
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -23,10 +23,10 @@ def promote_as_seen(access: BoardAccess, order: Order, token: str, by: str) -> i
     """Make the version live if its weights are those that were published; return what is live then.
 
     Raises ConfigError while no token is set, OperatorRefused for another token, BoardConflict when the version is not
-    in the state that the order names, and WeightsRefused. Blocks on the disk.
+    in the state that the order names, and WeightsRefused. Blocks on the disk, or on the store of versions.
     """
     board = _with_token(access, token).board_for(by, f"promote {order.number}")
-    check_weights(board.read(), order.number)
+    check_published(board.read(), order.number, access.store)
     board.move(order.number, VersionState.LIVE, by, order.why, was=order.was)
     return board.read().live
 

@@ -22,6 +22,7 @@ class ReasonCode(StrEnum):
     UNJUDGED = "unjudged"
     NO_LIVE = "no_live"
     LIVE_UNREADABLE = "live_unreadable"
+    NOT_STORED = "not_stored"
     LIVE_MOVED = "live_moved"
     NO_CANARY = "no_canary"
     LEARNER_STOPPED = "learner_stopped"

@@ -91,7 +91,8 @@ class DraftVersion:
     target: str
     target_version: str  # the newest when this was published; empty: no trace had named one
     drafter: str  # "eagle3"
-    weights_uri: str  # file:// URI of the folder that holds model.safetensors and config.json
+    #: Of the folder that holds model.safetensors and config.json: file://, or below PACELINE_VERSIONS_URI.
+    weights_uri: str
     sha256: str  # of model.safetensors, lower-case hex
     objective: str
     trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from ..errors import BoardConflict, WeightsRefused
-from ..plain_text import printable
+from ..plain_text import masked, printable
 from .version import BoardState
 
 #: Name of the file in a version's folder.
@@ -20,7 +20,8 @@ def weights_file(weights_uri: str) -> Path:
     """File that a version's `weights_uri` (file:// of its folder) names; WeightsRefused for any other scheme."""
     parts = urlsplit(weights_uri)
     if parts.scheme != "file":
-        raise WeightsRefused(f"weights_uri: got {weights_uri!r}, expected a file:// URI")
+        expected = "expected a file:// URI, or one below PACELINE_VERSIONS_URI"
+        raise WeightsRefused(f"weights_uri: got {masked(weights_uri)!r}, {expected}")
     return Path(unquote(parts.path)) / WEIGHTS_FILE
 
 

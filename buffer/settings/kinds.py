@@ -25,6 +25,16 @@ Name = Annotated[
 ]
 
 
+#: Neither user nor password nor query, which may be secrets and would be on the board; no chain of file systems.
+StoreUri = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9+]*://[^\s?#%:@/]*(:[0-9]+)?(/[^\s?#%:]*)?\Z",
+        description="scheme://place without user, password or query: credentials are found by the store's library",
+    ),
+]
+
+
 class PacingName(StrEnum):
     """How the number of draft steps is chosen on a server started with --speculative-adaptive."""
 

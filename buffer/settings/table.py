@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ..plain_text import masked
-from .kinds import Count, Name, PacingName, Portion, Seconds, Text, Whole
+from .kinds import Count, Name, PacingName, Portion, Seconds, StoreUri, Text, Whole
 from .learner_rows import LEARNER_ROWS
 from .setting import Reader, Setting
 
@@ -46,7 +46,16 @@ _BUFFER = (
         unset="servers: 0; learners: `follow`",
     ),
     Setting(
-        "CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts joined into one safetensors file (docs/operations.md)."
+        "VERSIONS_URI",
+        StoreUri,
+        "",
+        "Store by which drafts reach servers, as fsspec names it: s3://bucket/folder, gs://, az://, hf://, file:// "
+        "(docs/operations.md). Servers fetch from nowhere else.",
+        unset="servers mount the learner's PACELINE_DATA_DIR",
+        mask=masked,
+    ),
+    Setting(
+        "CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts that were fetched, or joined into one safetensors file."
     ),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", unit="bytes"),
     Setting(
@@ -72,6 +81,13 @@ _SERVING = (
         Annotated[int, Meta(ge=-1)],
         0,
         "Number on the board of the draft weights that the server starts with.",
+    ),
+    Setting(
+        "VERSIONS_CACHE_BYTES",
+        Count,
+        16 << 30,
+        "Fetched drafts kept in PACELINE_CACHE_DIR; those that were not used for longest leave first.",
+        unit="bytes",
     ),
     Setting(
         "SAMPLE_RATE",

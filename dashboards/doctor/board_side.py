@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from ...buffer.board.board_access import open_board
+from ...buffer.board.stored_weights import check_published, count
 from ...buffer.board.version import BoardState
-from ...buffer.board.weights_file import check_weights
+from ...buffer.board.version_store import VersionStore
 from ...buffer.config import BufferConfig
-from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, WeightsRefused
+from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, StoreUnavailable, WeightsRefused
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import connect
 from ...buffer.settings.fields import configured
@@ -29,7 +30,7 @@ def examine_board(
     supported: Sequence[str],
     aliases: AliasLook | None,
 ) -> Iterator[Finding]:
-    """Every finding in turn; `supported` names the releases of SGLang. Blocks on Redis, and on the disk of weights."""
+    """Every finding in turn; `supported` names the releases of SGLang. Blocks on Redis and on where weights are."""
     url = redis_url or settings.value("REDIS_URL")
     if url is None:
         yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
@@ -44,7 +45,9 @@ def examine_board(
     except (BufferUnavailable, DecodeError, ConfigError) as fault:
         yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
         return
-    yield weights(seen.state)
+    if access.store.uri:
+        yield store(access.store)
+    yield weights(seen.state, access.store)
     yield connection(url)
     yield token(has_token=has_token)
     yield room_for_traffic(seen, max_bytes)
@@ -54,15 +57,27 @@ def examine_board(
     yield mlflow(access.speculator, seen, aliases)
 
 
-def weights(state: BoardState) -> Finding:
+def store(place: VersionStore) -> Finding:
+    """Whether this machine may look into the store that drafts travel by, with the credentials it has now."""
+    try:
+        versions = count(place.uri)
+    except StoreUnavailable as fault:
+        return Finding("store", Level.WRONG, f"no new draft reaches a server that finds it so: {fault}")
+    if versions is None:
+        text = f"{place.uri} has nothing: no version was published there yet, or there is no such place"
+        return Finding("store", Level.NOTE, text)
+    return Finding("store", Level.OK, f"{place.uri} can be listed; versions there: {versions}")
+
+
+def weights(state: BoardState, place: VersionStore) -> Finding:
     """Whether this machine can read what servers are to swap in."""
     if state.live is None:
         return Finding("weights", Level.OK, "no version is live yet: the server drafts with what it is started with")
     try:
-        file = check_weights(state, state.live)
+        found = check_published(state, state.live, place)
     except WeightsRefused as refusal:
         return Finding("weights", Level.WRONG, f"this machine cannot swap to the live version: {refusal}")
-    return Finding("weights", Level.OK, f"those of live version {state.live} can be read at {file}")
+    return Finding("weights", Level.OK, f"those of live version {state.live} can be read at {found}")
 
 
 def token(*, has_token: bool) -> Finding:

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...buffer.board.lease import Lease
-from ...buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
+from ...buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost, StoreUnavailable
 from ...buffer.stream.trace_buffer import MAX_DELIVERIES
 from ..disk import write_text
 
 _log = logging.getLogger(__name__)
 
 #: Failures that no trace can cause: they accuse none, and must cost none a delivery.
-NO_TRACES_FAULT = (BufferUnavailable, DeviceOutOfMemory, LeaseLost)
+NO_TRACES_FAULT = (BufferUnavailable, DeviceOutOfMemory, LeaseLost, StoreUnavailable)
 
 
 class ClaimLimiter:

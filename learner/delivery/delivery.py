@@ -10,8 +10,8 @@ import numpy as np
 from ...buffer.board.reason import Reason, ReasonCode, because
 from ...buffer.board.version import BoardState, DraftVersion, VersionState
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.board.weights_file import check_weights
-from ...buffer.errors import BoardConflict, WeightsRefused
+from ...buffer.board.version_store import store_of
+from ...buffer.errors import BoardConflict, StoreUnavailable, WeightsRefused
 from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ...policies.judged_on import judged_on
 from ...policies.line_delivery import Ground
@@ -103,6 +103,8 @@ def deliver(
     A winner is refused when the version that was live is not live any more: an operator overrides the gate. It must
     pass a canary when replay is no proof: where it judged nothing, and where the server drafts trees. A line that was
     shown to harm is taken out of service: its newest draft is refused, and the reference is live again.
+    StoreUnavailable when the store does not take the weights: then nothing was published, and the reference is live
+    again all the same.
     """
     if promotion.verdict is Verdict.WAIT:
         _roll_back_changed_live(state, board, judged)
@@ -121,7 +123,13 @@ def deliver(
         trained_targets=tuple(version for version in state.targets.trained if version in named),
     )
     write = partial(save_draft, state.trainer.draft)
-    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)
+    store = store_of(config.buffer)
+    why = promotion.reason
+    try:
+        version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=why, reserved=number, store=store)
+    except StoreUnavailable:
+        _put_back(board, judged, promotion)  # which needs no store
+        raise
     has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
     must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
     _carry_out(config, board, number=version.number, judged=judged, promotion=promotion, must_canary=must_canary)
@@ -138,7 +146,7 @@ def _roll_back_changed_live(state: LearnerState, board: VersionBoard, judged: Bo
     if live is None or state.drafts.draft(judged, live) is not None:
         return
     try:
-        check_weights(judged, live)
+        state.drafts.find(judged, live)
     except WeightsRefused as refusal:
         if isinstance(refusal.__cause__, OSError):
             return
@@ -160,8 +168,7 @@ def _carry_out(
 ) -> None:
     if promotion.verdict is Verdict.REFUSE:
         refuse(board, number, promotion.reason)
-        if promotion.ground is Ground.HARM and promotion.serves != judged.live:
-            _put_back(board, judged, promotion)
+        _put_back(board, judged, promotion)
         return
     live = board.read().live
     if live != judged.live:
@@ -173,7 +180,9 @@ def _carry_out(
 
 
 def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
-    """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
+    """Make the reference live again in place of drafts that harm, which no later rollback brings back."""
+    if promotion.ground is not Ground.HARM or promotion.serves == judged.live:
+        return
     try:
         why = promotion.reason.but(ReasonCode.PUT_BACK, serves=promotion.serves)
         board.roll_back(LEARNER, why, judged.live, VersionState.LIVE, to=promotion.serves)

@@ -52,12 +52,14 @@ class Registry:
         *,
         pending: PendingRegistrations,
         artifacts: Path,
+        versions: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         pages: str = "",
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`artifacts` is where runs keep files when `tracking_uri` is a database; a server keeps its own.
 
+        `versions` is the learner's folder of weights, for versions that the board names in a store.
         `pages` is the address of MLflow's pages, if that is not `tracking_uri`.
         """
         self._uri = tracking_uri
@@ -71,7 +73,7 @@ class Registry:
         self._asks_again_at_s = -float("inf")
         self._store: ModelStore | None = None
         self._attempts = Attempts(clock)
-        self._mirror = BoardMirror(self._attempts)
+        self._mirror = BoardMirror(self._attempts, versions)
         self._compared: tuple[str, list[Path]] | None = None  # newest event and pending files that MLflow was told of
         self._compared_at_s = -float("inf")
         self._thread: threading.Thread | None = None
@@ -179,5 +181,10 @@ def open_registry(config: LearnerConfig) -> Registry:
     artifacts = config.data_dir / "mlflow-artifacts"
     pending = open_pending(config)
     return Registry(
-        config.tracking_uri, config.registered_model, pending=pending, artifacts=artifacts, pages=config.mlflow_pages
+        config.tracking_uri,
+        config.registered_model,
+        pending=pending,
+        artifacts=artifacts,
+        versions=config.versions_dir,
+        pages=config.mlflow_pages,
     )

@@ -1,4 +1,4 @@
-"""Makes draft weights a version: first a complete folder, then its event on the board.
+"""Makes draft weights a version: first a complete folder, also in the store if there is one, then its event.
 
 A learner that dies before the event leaves a folder nobody refers to; a version on the board always has its weights.
 """
@@ -6,14 +6,17 @@ A learner that dies before the event leaves a folder nobody refers to; a version
 import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...buffer.board import stored_weights
 from ...buffer.board.reason import ReasonCode, Why, because
 from ...buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState
 from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.version_store import NO_STORE, VersionStore
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
-from ...buffer.errors import BoardConflict, ConfigError
+from ...buffer.errors import BoardConflict, ConfigError, StoreUnavailable
 from ..disk import remove_folder, write_folder
 from .version_folders import DRAFT_FILES, folder_of, is_just_restored, numbered_folders, version_folder
 
@@ -51,19 +54,21 @@ def publish(
     by: str,
     why: Why,
     reserved: int | None = None,
+    store: VersionStore = NO_STORE,
 ) -> DraftVersion:
     """Write a folder below `versions` with `write`, then register it as a candidate under a new number.
 
     The number is `reserved`, from `reserve_number`, or one reserved here. `write` gets an empty folder and leaves
     model.safetensors and config.json in it; it is called again when the number turns out to be taken. Blocks on the
-    disk. BoardConflict when every number tried was taken.
+    disk and the store. BoardConflict when every number tried was taken; StoreUnavailable when `store` does not take the
+    folder: then nothing was published, and nothing stays on the disk.
     """
     for _ in range(_ATTEMPTS):
         number = reserve_number(board, versions) if reserved is None else reserved
         reserved = None
         folder = version_folder(versions, number)
         write_folder(folder, write)
-        version = _describe(number, folder, lineage)
+        version = _shared(_describe(number, folder, lineage), folder, store)
         try:
             board.register(version, by, why)
         except BoardConflict as conflict:
@@ -88,12 +93,15 @@ def reserve_number(board: VersionBoard, versions: Path) -> int:
     return number
 
 
-def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] = ()) -> list[int]:
+def prune(
+    versions: Path, state: BoardState, keep: int, needed: Collection[int] = (), *, store: VersionStore = NO_STORE
+) -> list[int]:
     """Remove the weights of old versions; return their numbers. Their rows stay on the board.
 
     Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, those `needed` by the
     gate, and for a while those that an operator has restored. A pruned version can still be made live, but servers
-    refuse it. Folders that are not on the board belong to somebody else and stay.
+    refuse it. Folders that are not on the board belong to somebody else and stay. What `store` does not let go, with
+    a warning, is tried again by the next call.
     """
     kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, *needed}
     here = numbered_folders(versions)
@@ -102,21 +110,41 @@ def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] 
         row = state.rows[number]
         if row.state is VersionState.CANDIDATE or is_just_restored(here[number]):
             continue
-        if folder_of(row.version) == here[number].absolute():
-            remove_folder(here[number])
-            gone.append(number)
+        if not _is_left(row.version, here[number], store):
+            continue
+        remove_folder(here[number])
+        gone.append(number)
     return gone
 
 
+def _is_left(version: DraftVersion, folder: Path, store: VersionStore) -> bool:
+    """Whether `folder` alone is left of this version, once the store has let it go."""
+    if not store.owns(version.weights_uri):
+        return folder_of(version) == folder.absolute()
+    try:
+        stored_weights.remove(version.weights_uri)
+    except StoreUnavailable as fault:
+        _log.warning("version %d stays for now: %s", version.number, fault)
+        return False
+    return True
+
+
 def publish_initial(
-    board: VersionBoard, versions: Path, find_draft: Callable[[], Path], lineage: Lineage, *, by: str
+    board: VersionBoard,
+    versions: Path,
+    find_draft: Callable[[], Path],
+    lineage: Lineage,
+    *,
+    by: str,
+    store: VersionStore = NO_STORE,
 ) -> DraftVersion | None:
     """Put the draft the server was started with on an empty board as version 0 and make it live.
 
     `find_draft` returns its folder, which holds DRAFT_FILES; it is not called where a version drafts already. They are
     copied byte by byte, so that the digest is the one the server has. Finishes what a process that died half-way began.
     Candidates and refused versions do not count as versions: a board that lost its data while one was being published
-    starts with that one. None, and no change, when a version drafts or version 0 is past candidate.
+    starts with that one. None, and no change, when a version drafts or version 0 is past candidate. StoreUnavailable
+    when `store` does not take it.
     """
     state = board.read()
     initial = state.rows.get(INITIAL)
@@ -129,11 +157,27 @@ def publish_initial(
     if initial is None:
         folder = version_folder(versions, INITIAL)
         _copy_once(draft, folder)
+        version = _shared(_describe(INITIAL, folder, lineage), folder, store)
         # Reserves 0, so that nobody gets it later; a number that a crash wastes here does no harm.
         board.next_number()
-        board.register(_describe(INITIAL, folder, lineage), by, why)
+        board.register(version, by, why)
     board.move(INITIAL, VersionState.LIVE, by, why)
     return board.read().rows[INITIAL].version
+
+
+def _shared(version: DraftVersion, folder: Path, store: VersionStore) -> DraftVersion:
+    """The version where servers find it: in `store`, under a name that no other weights ever have."""
+    if not store.uri:
+        return version
+    uri = f"{store.uri}/{folder.name}-{version.sha256[:12]}"
+    try:
+        stored_weights.put([folder / name for name in DRAFT_FILES], uri)
+    except StoreUnavailable:
+        shutil.rmtree(folder)
+        with suppress(StoreUnavailable):  # of what has come there, if it can be removed
+            stored_weights.remove(uri)
+        raise
+    return replace(version, weights_uri=uri)
 
 
 def _copy_once(draft: Path, folder: Path) -> None:

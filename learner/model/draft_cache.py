@@ -17,13 +17,29 @@ from .eagle3 import Eagle3Draft
 _log = logging.getLogger(__name__)
 
 
+#: Returns the folder of a version's weights, as published. Raises as check_weights does.
+FindWeights = Callable[[BoardState, int], Path]
+
+
+def folder_on_disk(state: BoardState, number: int) -> Path:
+    """Where there is no store."""
+    return check_weights(state, number).parent
+
+
 class DraftCache:
     """At most `capacity` loaded drafts, the least recently used one leaving first."""
 
     def __init__(
-        self, embedding: Tensor, device: torch.device, capacity: int = 3, head: Callable[[], Tensor] | None = None
+        self,
+        embedding: Tensor,
+        device: torch.device,
+        capacity: int = 3,
+        *,
+        head: Callable[[], Tensor] | None = None,
+        find: FindWeights = folder_on_disk,
     ) -> None:
         """`embedding` is the target's, shared by every draft, as is what `head` returns; they compute on `device`."""
+        self.find = find
         self._device = device
         self._head = head
         self._embedding = embedding
@@ -39,7 +55,7 @@ class DraftCache:
         sha256 = state.rows[number].version.sha256
         if sha256 not in self._drafts:
             try:
-                folder = check_weights(state, number).parent
+                folder = self.find(state, number)
                 self._drafts[sha256] = load_draft(folder, self._embedding, self._head).to(self._device)
             except (ConfigError, WeightsRefused) as refusal:
                 _log.warning("version %d is not compared: %s", number, refusal)
@@ -51,7 +67,12 @@ class DraftCache:
 
 
 def first_draft(
-    state: BoardState, initial: Callable[[], Path], embedding: Tensor, head: Callable[[], Tensor] | None = None
+    state: BoardState,
+    initial: Callable[[], Path],
+    embedding: Tensor,
+    head: Callable[[], Tensor] | None = None,
+    *,
+    find: FindWeights = folder_on_disk,
 ) -> Eagle3Draft:
     """The draft that training starts from without a checkpoint: the live version, else the one `initial` names.
 
@@ -59,7 +80,7 @@ def first_draft(
     """
     if state.live is not None:
         try:
-            return load_draft(check_weights(state, state.live).parent, embedding, head)
+            return load_draft(find(state, state.live), embedding, head)
         except (ConfigError, WeightsRefused) as refusal:
             _log.warning("training starts from the draft the server was started with: %s", refusal)
     return load_draft(initial(), embedding, head)

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...buffer.board.lease import Lease, require
+from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardState, DraftVersion
 from ...buffer.board.version_board import VersionBoard
+from ...buffer.errors import StoreUnavailable
 from ...buffer.plain_text import printable
 from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry
 from ...policies.guard import Alarm
@@ -135,8 +137,8 @@ class LearningRound:
                 state, claimed=self.claimed, replayed=replayed, judge=judge, started_at=self.started_at
             )
             with tally.phase("publish"):
-                version = self._publish(
-                    fit=fit, promotion=promotion, decision=decision, number=number, evidence=evidence
+                version, promotion = self._publish(
+                    fit=fit, promotion=promotion, judge=judge, decision=decision, number=number, evidence=evidence
                 )
         require(self.lease, "nothing was saved")
         state.record_learning(claimed=self.claimed, calibration=self.calibration, fit=fit, version=version, judge=judge)
@@ -194,21 +196,21 @@ class LearningRound:
         *,
         fit: FitReport,
         promotion: Promotion,
+        judge: LineJudge | None,
         decision: LearnDecision,
         number: int | None,
         evidence: RoundEvidence,
-    ) -> DraftVersion | None:
-        """Put the trained draft on the board and make its registration pending; None when the gate waits."""
+    ) -> tuple[DraftVersion | None, Promotion]:
+        """Put the trained draft on the board and make its registration pending; None when gate or store waits."""
         state = self.state
         require(self.lease, "nothing was published")
-        version = deliver(
-            state,
-            self.board,
-            judged=self.board_state,
-            promotion=promotion,
-            claimed=self.claimed,
-            number=number,
-        )
+        judged = self.board_state
+        try:
+            version = deliver(
+                state, self.board, judged=judged, promotion=promotion, claimed=self.claimed, number=number
+            )
+        except StoreUnavailable as fault:
+            return None, _unpublished(promotion, judge, fault)
         if version is not None:
             record = record_of(
                 version,
@@ -221,7 +223,7 @@ class LearningRound:
                 evidence=evidence,
             )
             self.registry.enqueue(record)
-        return version
+        return version, promotion
 
     def _replayed(self) -> list[TraceEntry]:
         """The replay buffer, or nothing after a learning round that failed.
@@ -230,3 +232,11 @@ class LearningRound:
         Training without it shows whether the claimed traces are at fault.
         """
         return [*self.state.replay_buffer] if self.may_replay else []
+
+
+def _unpublished(promotion: Promotion, judge: LineJudge | None, fault: StoreUnavailable) -> Promotion:
+    """What becomes of a draft that the store did not take: the next learning round publishes its line's newest."""
+    _log.error("the draft is not published: %s", fault)
+    if judge is not None:
+        judge.delivery.serves = judge.live  # a proof of the line stays one
+    return replace(promotion, verdict=Verdict.WAIT, reason=because(ReasonCode.NOT_STORED, fault=str(fault)))

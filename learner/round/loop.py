@@ -11,9 +11,11 @@ import msgspec
 
 from ...buffer.board.lease import Lease, require
 from ...buffer.board.member_status import MemberStatus, ScheduleSaid
+from ...buffer.board.reason import ReasonCode
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.board.version import BoardState
 from ...buffer.board.version_board import VersionBoard
+from ...buffer.board.version_store import store_of
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...buffer.stream.trace_buffer import TraceBuffer
@@ -113,7 +115,10 @@ class Learner:
         if report.kind is LearningKind.RESTED:
             tally.record_rest()
         if report.kind is LearningKind.LEARNED:
-            verdict = report.promotion.verdict.value if report.promotion else None
+            promotion = report.promotion
+            verdict = promotion.verdict.value if promotion else None
+            if promotion and promotion.reason.code is ReasonCode.NOT_STORED:
+                verdict = promotion.reason.code.value
             tally.record_learning(report.fit.steps if report.fit else 0, verdict)
 
     def _current_state(self) -> LearnerState:
@@ -209,7 +214,8 @@ class Learner:
         """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
         self._register(board_state)
-        gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
+        store = store_of(self._config.buffer)
+        gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed, store=store)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)
 

@@ -27,5 +27,5 @@ class SwapCommand:
     act: Act
     attempt: int  # one per call of `swap`; answers to an attempt that was abandoned are ignored
     number: int
-    file: str
+    file: str  # its path, or where to fetch it from
     sha256: str

@@ -21,6 +21,7 @@ from ...buffer.drafts.single_file import draft_folder
 from ...buffer.errors import WeightsRefused
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand
+from .fetched_weights import FetchedWeights
 from .sglang_draft import SglangDraft
 from .staging import DraftLayout, KeptDrafts, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
@@ -40,15 +41,21 @@ class RankSwap:
     """
 
     def __init__(
-        self, draft_version: int, cache_dir: Path, draft_changed: Callable[[float], object] = lambda _took_s: None
+        self,
+        draft_version: int,
+        cache_dir: Path,
+        draft_changed: Callable[[float], object] = lambda _took_s: None,
+        fetched: FetchedWeights | None = None,
     ) -> None:
         """`draft_changed` is called in the scheduler thread after every commit, with its seconds; it must not raise.
 
-        `cache_dir` gets the draft that the server was started with, if that is not one safetensors file.
+        `cache_dir` gets the draft that the server was started with, if that is not one safetensors file. `fetched`
+        finds the files of versions; None: they are all on this host.
         """
         self.draft_version = draft_version  # of the weights that draft right now
         self._cache_dir = cache_dir
         self._draft_changed = draft_changed
+        self._fetched = fetched or FetchedWeights(cache_dir, 0)
         self.fault = "SGLang has not built its request dispatcher yet"
         self.waits_for = ""  # why the commit asked for last is not done yet; empty while none waits, and unknown
         self.effect = SwapEffect()  # settled once here, for the first draft, and then by the SwapClient
@@ -153,16 +160,17 @@ class RankSwap:
 
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
         try:
-            staging.draft = self._staged_from(Path(command.file), command.sha256)
+            staging.draft = self._staged_from(command.file, command.sha256)
         except Exception as fault:  # noqa: BLE001 - a staging thread reports its fault
             staging.refuse(fault)
             log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
         finally:
             staging.done.set()
 
-    def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
+    def _staged_from(self, place: str, sha256: str) -> StagedDraft:
         if self._live is None or self._layout is None:
             raise WeightsRefused(f"this rank cannot swap: {self.fault}")
+        file = self._fetched.file(place, sha256, self._kept.digests)
         return self._live.stage(file, sha256, self._layout)
 
     def _commit(self, command: SwapCommand) -> Answer:

@@ -195,6 +195,11 @@ class KeptDrafts:
         """Version numbers, the oldest first."""
         return iter(self._drafts)
 
+    @property
+    def digests(self) -> list[str]:
+        """Of their files; any thread."""
+        return [draft.sha256 for draft in list(self._drafts.values())]
+
     def __getitem__(self, number: int) -> StagedDraft:
         return self._drafts[number]
 

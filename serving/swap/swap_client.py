@@ -1,7 +1,6 @@
 """Asks the ranks for swaps, on the entry rank alone, from a thread that may wait; `sglang_swap` carries them out."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from ...buffer.board.member_status import SwapSaid
 from ...buffer.errors import PacelineError
@@ -22,8 +21,8 @@ class SwapClient:
         """Number of the version that drafts right now; any thread may ask."""
         return self._rank.draft_version
 
-    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapSaid:
-        """Stage `file` and make it the live draft; blocks until done.
+    def swap(self, number: int, file: str, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapSaid:
+        """Stage `file`, a path or where to fetch it from, and make it the live draft; blocks until done.
 
         Raises, and the server keeps the weights it has: WeightsRefused when a check or the copy fails, OSError when
         this host cannot load the file, TimeoutError when swapping is off, the scheduler does not reach its next
@@ -36,12 +35,12 @@ class SwapClient:
         try:
             if not self._rank.keeps(number, sha256):
                 self._rank.channel.prepare(
-                    SwapCommand(act=Act.PREPARE, attempt=attempt, number=number, file=str(file), sha256=sha256)
+                    SwapCommand(act=Act.PREPARE, attempt=attempt, number=number, file=file, sha256=sha256)
                 )
             if not is_wanted():
                 raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
             answer = self._rank.channel.commit(
-                SwapCommand(act=Act.COMMIT, attempt=attempt, number=number, file=str(file), sha256=sha256)
+                SwapCommand(act=Act.COMMIT, attempt=attempt, number=number, file=file, sha256=sha256)
             )
         except (PacelineError, OSError):
             self._rank.channel.abandon(attempt, number)  # other ranks may keep what they staged

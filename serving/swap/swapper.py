@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -14,7 +13,7 @@ from ...buffer.board.member_status import SwapSaid
 from ...buffer.board.reason import ReasonCode, because
 from ...buffer.board.version import BoardFold, BoardRow, BoardState
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.board.weights_file import weights_file
+from ...buffer.board.version_store import NO_STORE, VersionStore
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ...buffer.stream.trace_buffer import MAX_WAIT_S
 from .staggered_rollout import StaggeredRollout
@@ -66,8 +65,8 @@ class DraftSwitch(Protocol):
     def draft_version(self) -> int:
         """Number of the version that drafts right now; any thread may ask."""
 
-    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapSaid:
-        """Make `file` the live draft, if `is_wanted` once it is staged.
+    def swap(self, number: int, file: str, sha256: str, is_wanted: Callable[[], bool]) -> SwapSaid:
+        """Make `file`, a path or where to fetch it from, the live draft, if `is_wanted` once it is staged.
 
         After WeightsRefused and OSError (this host cannot load the file) it is as it was; after TimeoutError it is too,
         or `take_late` will have the swap.
@@ -84,8 +83,8 @@ class Swapper:
 
     A refusal rolls the version back on the board with the reason, unless another member has moved it. A version that
     was itself restored by a roll back is left alone, so that one bad disk cannot roll the fleet back step by step. A
-    time-out is tried again at the next look, and so is a file that cannot be read here while another replica drafts
-    with it.
+    time-out is tried again at the next look, and so is a file that cannot be read or fetched here while another replica
+    drafts with it.
 
     Only new events are read, so that a long history costs nothing, and Redis blocks until there is one: a thread that
     wakes often takes the GIL from the scheduler. `before_canary` is called before a canary is swapped in and may
@@ -104,6 +103,7 @@ class Swapper:
         turns: CanaryTurns | None = None,
         rollout: StaggeredRollout | None = None,
         named: Callable[[], str] | None = None,
+        store: VersionStore = NO_STORE,
     ) -> None:
         """`named` says how the board knows this replica; while that is empty no canary drafts here. None: `replica`."""
         self._board = board
@@ -111,6 +111,7 @@ class Swapper:
         self._replica = replica
         self._named = named or (lambda: replica)
         self._before_canary = before_canary
+        self._store = store
         self._turns = turns or CanaryTurns(0.0)
         self._rollout = rollout or StaggeredRollout(board, replica, hold_s=0.0)
         self._last_live: int | None = None  # the live version that drafted here last; None: it has to catch up
@@ -183,7 +184,7 @@ class Swapper:
             # The version, not its number: a board that was replaced may give the number to other weights.
             return wanted is not None and state.rows[wanted].version == version
 
-        file = weights_file(version.weights_uri)
+        file = self._store.locate(version.weights_uri)
         done = self._switch.swap(version.number, file, version.sha256, is_wanted)
         self._note_late()  # they were done before it
         self.record.note(msgspec.structs.replace(done, before=before, asked_at=row.changed_at if is_news else None))

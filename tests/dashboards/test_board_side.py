@@ -1,8 +1,10 @@
 """The board's side of `paceline doctor`: each line well, wrong or not to be told, and what to do."""
 
+import hashlib
 import json
 from dataclasses import replace
 
+import odd_stores
 import pytest
 from fleet import NOW, board, counted, learner, publish, replica, snapshot
 from paceline.buffer.board.redis_board import RedisVersionBoard
@@ -14,6 +16,11 @@ from paceline.dashboards.doctor.board_side import examine_board, mlflow
 from paceline.dashboards.doctor.members_side import beats, clocks, room_for_traffic, servers
 from paceline.dashboards.doctor.redis_side import _too_old, connection
 from paceline.dashboards.doctor.report import say_findings
+
+
+def sha256_of_text(text, letters=16):
+    return hashlib.sha256(text.encode()).hexdigest()[:letters]
+
 
 SUPPORTED = ("0.5.23", "0.5.22")
 
@@ -71,6 +78,30 @@ def test_a_real_redis_is_asked_for_its_room_and_the_live_version(redis_client, r
         assert "got maxmemory 1048576, expected at least" in wrong.sentence
     finally:
         redis_client.config_set("maxmemory", "0")
+
+
+def test_a_store_is_looked_into_with_the_credentials_of_this_machine(redis_client, redis_url, tmp_path):
+    from paceline.buffer.board.stored_weights import put
+
+    odd_stores.register()
+    name = f"doctor-{sha256_of_text(str(tmp_path))}"
+    environ = {"PACELINE_REDIS_URL": redis_url, "PACELINE_VERSIONS_URI": f"memory://{name}"}
+    assert "store" not in found({"PACELINE_REDIS_URL": redis_url})
+    assert found(environ)["store"].level is Level.NOTE
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    put([tmp_path / "model.safetensors"], f"memory://{name}/default/v0")
+    publish(
+        RedisVersionBoard(redis_client, BufferConfig()),
+        0,
+        weights_uri=f"memory://{name}/default/v0",
+        sha256=sha256_of_text("weights", 64),
+    )
+    findings = found(environ)
+    assert findings["store"] == Finding("store", Level.OK, f"memory://{name}/default can be listed; versions there: 1")
+    assert findings["weights"].sentence.endswith(f"can be read at memory://{name}/default/v0/model.safetensors")
+    expired = found(environ | {"PACELINE_VERSIONS_URI": f"expired://{name}"})["store"]
+    assert expired.level is Level.WRONG
+    assert "got PermissionError: The provided token has expired., expected to list it" in expired.sentence
 
 
 def test_a_token_on_the_board_is_seen(redis_client, redis_url):

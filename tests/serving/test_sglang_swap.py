@@ -4,22 +4,30 @@ import queue
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import fsspec
+import odd_stores
 import pytest
 import torch
 from paceline.buffer.board.weights_file import sha256_of
-from paceline.buffer.errors import WeightsRefused
+from paceline.buffer.errors import StoreUnavailable, WeightsRefused
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
+from paceline.serving.swap.fetch import fetch
+from paceline.serving.swap.fetched_weights import FetchedWeights
 from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_resume import after_resume_of
 from paceline.serving.swap.sglang_swap import RankSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout
 from paceline.serving.swap.swap_client import SwapClient
 from safetensors.torch import save_file
+from waiting import until
+
+odd_stores.register()
 
 
 class Updater:
@@ -94,7 +102,7 @@ class Scheduler(threading.Thread):
 
 def file_of(folder, number):
     file = folder / f"{number}" / "model.safetensors"
-    return file, sha256_of(file)
+    return str(file), sha256_of(file)
 
 
 def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
@@ -111,7 +119,7 @@ def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_
     with Scheduler(swap) as scheduler:
         swap.client.swap(1, *file_of(folder, 1))
         with pytest.raises(OSError, match="not a readable safetensors file"):
-            swap.client.swap(2, folder / "gone", "x")
+            swap.client.swap(2, str(folder / "gone"), "x")
     assert notified == [(1, scheduler.name)]
 
 
@@ -138,10 +146,10 @@ def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder
 def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
     with Scheduler(swap):
         swap.client.swap(1, *file_of(folder, 1))
-        swap.client.swap(0, Path("/gone/model.safetensors"), "x")
+        swap.client.swap(0, "/gone/model.safetensors", "x")
         swap.client.swap(2, *file_of(folder, 2))
         with pytest.raises(OSError, match="not a readable safetensors file"):
-            swap.client.swap(1, Path("/gone/model.safetensors"), "x")
+            swap.client.swap(1, "/gone/model.safetensors", "x")
     assert swap.draft_version == 2
     assert sorted(swap._kept) == [0, 2]
 
@@ -407,7 +415,7 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
 
 def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
-        SwapClient(RankSwap(0, Path("c"))).swap(1, Path("x"), "y")
+        SwapClient(RankSwap(0, Path("c"))).swap(1, "x", "y")
 
 
 def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
@@ -581,3 +589,39 @@ def test_a_draft_that_cannot_be_put_back_costs_no_exception_and_is_logged(swap, 
 
 def test_without_swaps_nothing_is_put_back(tmp_path):
     after_resume_of(RankSwap(0, tmp_path))(None, None, SimpleNamespace(tags=None))
+
+
+@pytest.mark.guarantee("store-away")
+def test_while_a_store_is_slow_the_scheduler_waits_for_nothing_and_then_the_swap_is_done(swap, folder, tmp_path):
+    file, sha256 = file_of(folder, 1)
+    place = f"slow-{sha256[:16]}/model.safetensors"
+    fsspec.filesystem("memory").pipe_file(f"/{place}", Path(file).read_bytes())
+
+    def fetch_here(arguments):
+        uri, digest, cache, max_bytes, *_ = arguments
+        fetch(uri, digest, Path(cache), max_bytes=int(max_bytes))
+
+    swap._fetched = FetchedWeights(tmp_path / "cache", 1 << 20, fetch_here)
+    scheduler = Scheduler(swap)  # iterated here
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(swap.client.swap, 1, f"slow://{place}", sha256)
+        until(lambda: scheduler.iterate() or odd_stores.Slow.asked.is_set(), "the store is asked")
+        commit = SwapCommand(act=Act.COMMIT, attempt=1, number=1, file="", sha256=sha256)
+        assert swap._commit(commit).readiness is Readiness.NOT_YET
+        assert swap.draft_version == 0
+        odd_stores.Slow.go.set()
+        until(lambda: scheduler.iterate() or outcome.done(), "the swap is done")
+    assert (outcome.result().number, swap.draft_version) == (1, 1)
+    assert torch.equal(swap._live._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
+
+
+@pytest.mark.guarantee("store-away")
+def test_a_store_that_is_away_costs_the_swap_alone(swap, folder, tmp_path):
+    def away(_):
+        raise StoreUnavailable("s3://bucket/v1: got NoCredentialsError, expected published weights")
+
+    swap._fetched = FetchedWeights(tmp_path / "cache", 1 << 20, away)
+    with Scheduler(swap):
+        with pytest.raises(OSError, match="StoreUnavailable: s3://bucket/v1: got NoCredentialsError"):
+            swap.client.swap(1, "s3://bucket/v1/model.safetensors", "0" * 64)
+        assert swap.client.swap(2, *file_of(folder, 2)).number == 2

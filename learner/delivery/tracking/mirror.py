@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ....buffer.board.version import BoardRow, BoardState, VersionState
@@ -50,8 +51,10 @@ class BoardMirror:
     where it does not answer.
     """
 
-    def __init__(self, attempts: Attempts) -> None:
+    def __init__(self, attempts: Attempts, versions: Path | None = None) -> None:
+        """`versions` has the weights of those that the board names elsewhere; None: there are none."""
         self._attempts = attempts
+        self._versions = versions
         self._served = ServedFigures(attempts)
         self._lineage = set[Point]()  # not yet logged
         self._cards = set[int]()  # of drafts whose card is out of date
@@ -94,7 +97,8 @@ class BoardMirror:
         changes = histories(board.events()) if board is not None and (changed or logged or self._cards) else {}
         for row, version in rows:
             if row.state in _DRAFTED and WEIGHTS_TAG not in version.tags:
-                each(f"weights of draft {row.version.number}", partial(_upload_weights, store, row, version))
+                act = partial(_upload_weights, store, row, version, self._versions)
+                each(f"weights of draft {row.version.number}", act)
         self._log_lineage(store, state, known, changed=changed, changes=changes, logged=logged)
         self._cards |= {row.version.number for row in changed} | logged.keys()
         for row, version in rows:
@@ -153,8 +157,8 @@ def _differs(row: BoardRow, known: KnownVersion) -> bool:
     return known.tags.get(STATE_TAG) != row.state.value or not known.description
 
 
-def _upload_weights(store: ModelStore, row: BoardRow, known: KnownVersion) -> None:
-    files = files_of(row.version)
+def _upload_weights(store: ModelStore, row: BoardRow, known: KnownVersion, versions: Path | None) -> None:
+    files = files_of(row.version, versions)
     upload(store, known, files)
     is_logged = bool(files) or has_weights(store, known)  # where the version alone was deleted in MLflow
     if not is_logged:
