@@ -238,7 +238,7 @@ def _retention(server_args: Any, settings: config.ServingConfig) -> Finding:
     if not settings.buffer.keeps_nothing:
         where = "Redis may keep what it captures on a disk; PACELINE_RETENTION=memory forbids it"
         return Finding(TOPIC, Level.OK, f"disk: {where} (docs/operations.md#zero-retention)")
-    flags = [f"--{name.replace('_', '-')}" for name in WRITING_FLAGS if getattr(server_args, name, None)]
+    flags = [f"--{name.replace('_', '-')}" for name in WRITING_FLAGS if getattr(server_args, name)]
     if flags:
         given = " and ".join(flags)
         text = f"got {given}, expected none with PACELINE_RETENTION=memory: SGLang itself may write prompts to a disk"

@@ -109,7 +109,8 @@ def test_a_plugin_that_sglang_does_not_load_captures_nothing(resolved, sglang_lo
     ],
 )
 def test_flags_by_which_sglang_writes_prompts_are_wrong_where_nothing_may_reach_a_disk(mode, given, level, said):
-    finding = doctor._retention(SimpleNamespace(**given), from_env({"PACELINE_RETENTION": mode}))
+    flags = dict.fromkeys(doctor.WRITING_FLAGS) | given
+    finding = doctor._retention(SimpleNamespace(**flags), from_env({"PACELINE_RETENTION": mode}))
     assert finding.level is level
     assert said in finding.sentence
 
