@@ -18,12 +18,18 @@ class BufferConfig:
     max_bytes: int = setting("BUFFER_MAX_BYTES")
     max_age_s: float = setting("BUFFER_MAX_AGE_S")
     claim_idle_ms: int = setting("BUFFER_CLAIM_IDLE_MS")
+    retention: str = setting("RETENTION")
     group: str = "learners"  # consumer group of the trace stream
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.group or any(c in "{}" or c.isspace() for c in self.group):
             raise ConfigError(f"group: got {self.group!r}, expected a name without {{}} or blanks")
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no prompt, token or hidden state may reach a disk."""
+        return self.retention == "memory"
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "BufferConfig":

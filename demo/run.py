@@ -250,8 +250,9 @@ def _start(
     flags: Sequence[str],
 ) -> Running:
     shared = local.shared_env(target)
+    is_durable = not BufferConfig.from_env().keeps_nothing
     with _timed("start", seconds):
-        redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port, is_durable=is_durable))
         client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
         stack.callback(client.close)
         logs = local.folder / "logs"

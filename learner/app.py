@@ -13,6 +13,7 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
+from ..buffer import retention
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import broker_options, broker_url, connect, tls_settings
 from .config import LearnerConfig, from_env
@@ -75,6 +76,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     what is asked of it, the worker waits until that is over. SystemExit, not with 0, when it ends by itself.
     """
     with connect(config.redis_url, config.redis_ca) as client:
+        retention.begin(client, config.buffer)
         _check_models(config, RedisVersionBoard(client, config.buffer))
     require_writable(config.data_dir, "PACELINE_DATA_DIR")
     hush_bookkeeping()

@@ -138,5 +138,10 @@ def init_draft(
 
 
 def _buffer(settings: Settings) -> TraceBuffer:
+    config = configured(BufferConfig, settings)
+    if config.keeps_nothing:
+        raise ConfigError(
+            "--traffic: got PACELINE_RETENTION=memory, expected disk: the draft's file would hold the tokens of traffic"
+        )
     client = connect(settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
-    return RedisTraceBuffer(client, configured(BufferConfig, settings))
+    return RedisTraceBuffer(client, config)

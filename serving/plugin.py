@@ -14,6 +14,7 @@ from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
 from ..buffer.plain_text import printable
+from ..buffer.retention import forbid_core_dumps
 from ..buffer.settings.kinds import PacingName
 from . import config, hook_targets, sglang_hook_install, sglang_speculation
 from .breaker import Breaker
@@ -29,6 +30,8 @@ def register() -> None:
             log.error("paceline: %s; it is ignored", problem)
         settings = config.from_env()
         if settings.redis_url is not None:
+            if settings.buffer.keeps_nothing:
+                forbid_core_dumps()  # in every process of SGLang, since all hold prompts, and so in the courier too
             _hook_scheduler(settings)
     except PacelineError as fault:
         log.error("paceline: capture and swaps are off: %s", fault)  # noqa: TRY400 - the message says it all

@@ -72,6 +72,12 @@ _BUFFER = (
         "A trace that was claimed this long ago and never acked is given to the next claim.",
         unit="ms",
     ),
+    Setting(
+        "RETENTION",
+        Literal["disk", "memory"],
+        "disk",
+        "Where prompts, tokens and hidden states may be; memory: on no disk, also none of Redis (docs/operations.md).",
+    ),
 )
 
 _SERVING = (

@@ -23,6 +23,7 @@ from ..keys import (
     TRACES,
 )
 from ..redis_client import load_script, refuse_text_client, translate_redis_errors
+from ..retention import MemoryOnly
 from .redis_payloads import NO_PAYLOAD, Page, RedisPayloads, Row, Word
 from .trace import DraftTrace
 from .trace_buffer import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
@@ -55,10 +56,16 @@ class RedisTraceBuffer:
         self._traces, _, _, self._dead_letters, *_ = self._keys
         self._payloads = RedisPayloads(client, self._script, self._keys)
         self._asked = ASKED_ROUND.name(config.speculator)
+        self._memory_only = MemoryOnly(client) if config.keeps_nothing else None
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """As the contract says; a trace must stay below Redis' largest string (512 MB)."""
+        """As the contract says; a trace must stay below Redis' largest string (512 MB).
+
+        ConfigError, and nothing appended, where nothing may reach a disk and this Redis writes to one.
+        """
+        if self._memory_only is not None:  # every time: Redis may have been restarted with other settings
+            self._memory_only.require()
         return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:

@@ -10,6 +10,7 @@ from ...buffer.config import BufferConfig
 from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, StoreUnavailable, WeightsRefused
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import connect
+from ...buffer.retention import redis_retention
 from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
 from ..mlflow_link import mlflow_waits
@@ -35,10 +36,12 @@ def examine_board(
     if url is None:
         yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
         return
-    max_bytes = configured(BufferConfig, settings).max_bytes
+    config = configured(BufferConfig, settings)
     try:
         with connect(url, settings.value("REDIS_CA")) as client:
-            yield from memory_and_disk(client, max_bytes)
+            if config.keeps_nothing:
+                yield redis_retention(client)
+            yield from memory_and_disk(client, config)
         access = open_board(settings, url, speculator)
         seen = take(access.board, access.speculator, HISTORY_S)
         has_token = any(not entry.refused for entry in access.auth.history())
@@ -50,7 +53,7 @@ def examine_board(
     yield weights(seen.state, access.store)
     yield connection(url)
     yield token(has_token=has_token)
-    yield room_for_traffic(seen, max_bytes)
+    yield room_for_traffic(seen, config.max_bytes)
     yield servers(seen, supported)
     yield clocks(seen)
     yield beats(seen)

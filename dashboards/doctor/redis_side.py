@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ...buffer.config import BufferConfig
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import address, hosts_of
 from ...buffer.stream.redis_room import read_room, redis_version
@@ -12,15 +13,15 @@ OLDEST = (6, 2)
 _HERE = frozenset(("127.0.0.1", "localhost", "::1"))
 
 
-def memory_and_disk(client: Any, wanted_bytes: int) -> Iterator[Finding]:
-    """Whether it keeps `wanted_bytes` of traces and the board. Raises BufferUnavailable."""
+def memory_and_disk(client: Any, config: BufferConfig) -> Iterator[Finding]:
+    """Whether it keeps as many bytes of traces as `config` says, and the board. Raises BufferUnavailable."""
     room = read_room(client)
     version = redis_version(client)
-    problem = _too_old(version) or room.problem(wanted_bytes)
+    problem = _too_old(version) or room.problem(config.max_bytes)
     limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
     answers = f"answers at {address(client)}, has version {version} and {limit}"
     yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or answers)
-    if not room.is_append_only:
+    if not room.is_append_only and not config.keeps_nothing:
         yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
 
 

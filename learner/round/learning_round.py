@@ -81,7 +81,7 @@ class LearningRound:
         self.claimed = as_misreplayed(self.claimed)
         require(self.lease, "nothing was saved")
         self.state.record_set_aside(self.claimed, self.calibration)
-        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.notes)
+        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.saved_notes)
         return self._rested(rest_for(alarm), alarm)
 
     def _rest(self, decision: LearnDecision) -> LearningReport:
@@ -89,7 +89,7 @@ class LearningRound:
         self.claimed = as_rested(self.claimed)
         require(self.lease, "nothing was saved")
         self.state.record_rest(self.claimed, self.calibration)
-        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.notes)
+        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.saved_notes)
         _log.info(
             "learning round rested (rest %d): %d traces kept for replay, %d held out; %s",
             self.state.notes.rounds_rested,
@@ -144,7 +144,7 @@ class LearningRound:
         state.record_learning(claimed=self.claimed, calibration=self.calibration, fit=fit, version=version, judge=judge)
         with tally.phase("publish"):
             checkpoint.save(
-                state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints
+                state.config.checkpoints_dir, state.saved_notes, state.trainer.save, state.config.kept_checkpoints
             )
         why = promotion.reason if promotion else "every claimed trace was held out"
         _log.info(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
+from ...buffer import retention
 from ...buffer.board.lease import Lease, require
 from ...buffer.board.member_status import MemberStatus, ScheduleSaid
 from ...buffer.board.reason import ReasonCode
@@ -203,7 +204,7 @@ class Learner:
         """
         folder = self._config.checkpoints_dir
         if state.record_targets() and checkpoint.is_newest(folder, state.notes):
-            checkpoint.save_notes(folder, state.notes)
+            checkpoint.save_notes(folder, state.saved_notes)
 
     def _ack(self, claimed: ByOutcome, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -221,8 +222,12 @@ class Learner:
 
 
 def open_learner(config: LearnerConfig, heartbeat: Heartbeat) -> Learner:
-    """Connect to Redis and return a learner that has not started a learning round yet. Raises BufferUnavailable."""
+    """Connect to Redis and return a learner that has not started a learning round yet.
+
+    Raises BufferUnavailable, and ConfigError where nothing may reach a disk and Redis writes to one.
+    """
     client = connect(config.redis_url, config.redis_ca)
+    retention.begin(client, config.buffer)
     buffer = RedisTraceBuffer(client, config.buffer)
     board = RedisVersionBoard(client, config.buffer)
     return Learner(config, buffer, board, registry=open_registry(config), heartbeat=heartbeat)

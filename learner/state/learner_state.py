@@ -107,8 +107,13 @@ class LearnerState:
 
     @property
     def notes(self) -> LearnerNotes:
-        """The notes of the next checkpoint."""
+        """What the next checkpoint is made of."""
         return self._notes
+
+    @property
+    def saved_notes(self) -> LearnerNotes:
+        """The notes of the next checkpoint: without the digests of prompts where nothing of these may reach a disk."""
+        return replace(self._notes, last_learnt={}) if self.config.buffer.keeps_nothing else self._notes
 
     @property
     def _read_back_traces(self) -> int:

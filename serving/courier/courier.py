@@ -11,7 +11,7 @@ import msgspec
 from ...buffer.board.member_name import MemberName
 from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.errors import BufferUnavailable, PacelineError
+from ...buffer.errors import BufferUnavailable, ConfigError, PacelineError
 from ...buffer.stream.trace import DraftTrace
 from ...buffer.stream.trace_buffer import TraceBuffer
 from ..breaker import Breaker
@@ -79,6 +79,7 @@ class Courier:
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
         self._buffer_error = ""
+        self._refusal = ""  # why the last append was refused; empty where it was not
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Work until `is_over`, then close every window and deliver what the buffer takes in one last turn.
@@ -237,12 +238,20 @@ class Courier:
         except PacelineError as fault:
             if isinstance(fault, BufferUnavailable):
                 raise
-            log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
-            for _ in traces:
-                self._backlog.pop()
-                self._counts.drop(DropReason.INVALID)
+            self._refuse(traces, fault)
             return
+        self._refusal = ""
         self._counts.deliver(len(traces), sum(self._backlog.pop() for _ in traces))
+
+    def _refuse(self, traces: list[DraftTrace], fault: PacelineError) -> None:
+        """Drop what would be refused again. The same refusal, of Redis' settings say, is logged once in a row."""
+        if str(fault) != self._refusal:
+            log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
+        self._refusal = str(fault)
+        reason = DropReason.RETENTION if isinstance(fault, ConfigError) else DropReason.INVALID
+        for _ in traces:
+            self._backlog.pop()
+            self._counts.drop(reason)
 
     def _beat(self, now: float) -> None:
         self._beat_at = now

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ...buffer.errors import CaptureUnavailable, ConfigError, told
 from ...buffer.finding import Finding, Level, exit_code
+from ...buffer.retention import TOPIC
 from ...buffer.settings.kinds import PacingName
 from .. import config
 from ..cpu_host.config import is_wanted_here
@@ -29,6 +30,11 @@ NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --
 PLUGIN: Final = "paceline"
 #: Of a token in a trace beside its features: its id, verdicts and teacher.
 TOKEN_BYTES: Final = 24
+#: Flags by which SGLang itself writes prompts, or what it made of them, to files or into its log.
+WRITING_FLAGS: Final = (
+    "crash_dump_folder", "debug_tensor_dump_output_folder", "export_metrics_to_file", "hicache_storage_backend",
+    "log_requests",
+)  # fmt: skip
 #: Layers of the target whose hidden states an EAGLE-3 draft reads.
 FEATURE_LAYERS: Final = 3
 
@@ -228,6 +234,18 @@ def _pacing(server_args: Any, settings: config.ServingConfig) -> Finding:
     return Finding("pacing", Level.OK, says)
 
 
+def _retention(server_args: Any, settings: config.ServingConfig) -> Finding:
+    if not settings.buffer.keeps_nothing:
+        where = "Redis may keep what it captures on a disk; PACELINE_RETENTION=memory forbids it"
+        return Finding(TOPIC, Level.OK, f"disk: {where} (docs/operations.md#zero-retention)")
+    flags = [f"--{name.replace('_', '-')}" for name in WRITING_FLAGS if getattr(server_args, name)]
+    if flags:
+        given = " and ".join(flags)
+        text = f"got {given}, expected none with PACELINE_RETENTION=memory: SGLang itself may write prompts to a disk"
+        return Finding(TOPIC, Level.WRONG, text)
+    return Finding(TOPIC, Level.OK, "memory: this server writes no prompt to a disk, and leaves no core dump")
+
+
 def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.configs.model_config import ModelConfig
 
@@ -250,6 +268,7 @@ _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "answers": _answers,
     "replay": _replay,
     "pacing": _pacing,
+    TOPIC: _retention,
     "traffic": _room,
 }
 

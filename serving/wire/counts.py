@@ -20,6 +20,7 @@ class DropReason(StrEnum):
     NO_ROUNDS = "no_rounds"  # the request ended before its first verify round
     INVALID = "invalid"  # the window broke an alignment rule
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
+    RETENTION = "retention"  # Redis writes to its disk, which PACELINE_RETENTION=memory forbids
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
     COURIER_DIED = "courier_died"  # a courier process held it and ended
     SERVER_DIED = "server_died"  # its server and that server's courier were killed together

@@ -104,6 +104,23 @@ def test_a_store_is_looked_into_with_the_credentials_of_this_machine(redis_clien
     assert "got PermissionError: The provided token has expired., expected to list it" in expired.sentence
 
 
+@pytest.mark.guarantee("zero-retention")
+@pytest.mark.parametrize(
+    ("mode", "save", "level"), [("memory", "", Level.OK), ("memory", "60 1", Level.WRONG), ("disk", "60 1", None)]
+)
+def test_a_redis_that_writes_to_its_disk_is_wrong_where_nothing_may_reach_one(
+    redis_client, redis_url, mode, save, level
+):
+    redis_client.config_set("save", save)
+    try:
+        findings = found({"PACELINE_REDIS_URL": redis_url, "PACELINE_RETENTION": mode})
+    finally:
+        redis_client.config_set("save", "")
+    assert findings["Redis"].sentence.startswith("forgets the board") == (mode == "disk")
+    assert (findings["retention"].level if level else None) is level
+    assert ("retention" in findings) == (mode == "memory")
+
+
 def test_a_token_on_the_board_is_seen(redis_client, redis_url):
     from paceline.buffer.board.redis_operator import OperatorAuth
 

@@ -227,6 +227,14 @@ def test_the_command_reads_the_traffic_in_redis(tmp_path, target, redis_url, red
     assert f"100.0% of the {len(make_trace(3, vocab=40).tokens)} that were counted" in result.stdout
 
 
+def test_where_no_token_may_reach_a_disk_no_draft_is_made_of_the_traffic(tmp_path, target):
+    words = ["draft", "init", str(target), "--out", str(tmp_path / "draft"), "--traffic"]
+    result = CliRunner().invoke(app, words, env={"PACELINE_RETENTION": "memory"})
+    assert result.exit_code == 1
+    assert "--traffic: got PACELINE_RETENTION=memory, expected disk" in result.output
+    assert not (tmp_path / "draft").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import PacelineError
+from paceline.buffer.finding import Level
 from paceline.buffer.redis_client import connect
+from paceline.buffer.retention import redis_retention
 from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, redis_service
 from waiting import until
@@ -58,6 +60,16 @@ def test_redis_keeps_its_data_between_two_starts_and_is_gone_afterwards(tmp_path
         assert not is_alive(pid)
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             pass
+
+
+@pytest.mark.parametrize(("is_durable", "level"), [(True, Level.WRONG), (False, Level.OK)])
+def test_redis_writes_to_no_disk_where_it_is_told_so(tmp_path: Path, is_durable: bool, level: Level) -> None:
+    port = free_port()
+    with (
+        redis_service(tmp_path, port, is_durable=is_durable),
+        connect(f"redis://127.0.0.1:{port}/0", timeout_s=30.0) as client,
+    ):
+        assert redis_retention(client).level is level
 
 
 @pytest.mark.parametrize("child", [DOCILE, STUBBORN], ids=["docile", "stubborn"])

@@ -101,6 +101,21 @@ def test_a_plugin_that_sglang_does_not_load_captures_nothing(resolved, sglang_lo
 
 
 @pytest.mark.parametrize(
+    ("mode", "given", "level", "said"),
+    [
+        ("disk", {"log_requests": True}, Level.OK, "PACELINE_RETENTION=memory forbids it"),
+        ("memory", {"log_requests": False, "crash_dump_folder": ""}, Level.OK, "writes no prompt to a disk"),
+        ("memory", {"log_requests": True, "crash_dump_folder": "/x"}, Level.WRONG, "--crash-dump-folder and --log-req"),
+    ],
+)
+def test_flags_by_which_sglang_writes_prompts_are_wrong_where_nothing_may_reach_a_disk(mode, given, level, said):
+    flags = dict.fromkeys(doctor.WRITING_FLAGS) | given
+    finding = doctor._retention(SimpleNamespace(**flags), from_env({"PACELINE_RETENTION": mode}))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
     ("path", "level", "said"),
     [
         (None, Level.WRONG, "got no --speculative-draft-model-path"),

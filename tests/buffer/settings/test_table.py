@@ -28,7 +28,7 @@ CONFIGS = {
     ),
 }
 #: Each setting takes one of these that is not its default; `4,5` ends with the target's own version.
-TEXTS = ("4,5", "s3://bucket/drafts", "31", "0.25", "1", "0", "always", "matched", "int8", "sweep")
+TEXTS = ("4,5", "s3://bucket/drafts", "31", "0.25", "1", "0", "always", "matched", "int8", "sweep", "memory")
 #: Read where they are needed; no config object holds them.
 ELSEWHERE = {"CONFIG", "CPU_HOST", "OPERATOR_TOKEN"}
 
