@@ -73,12 +73,13 @@ class SentinelUrl:
             "retry": Retry(NoBackoff(), 0),
             **self._encrypted(tls),
         }
-        sentinels = Sentinel(self.sentinels, sentinel_kwargs=common, **common)
+        sentinels: Any = Sentinel(self.sentinels, sentinel_kwargs=common, **common)  # type: ignore[no-untyped-call]
         if self.user or self.password:
             who = {"credential_provider": UsernamePasswordCredentialProvider(self.user, self.password)}
         else:
             who = {}
-        return sentinels.master_for(self.service, db=self.db, **who)
+        client: redis.Redis = sentinels.master_for(self.service, db=self.db, **who)
+        return client
 
     @property
     def broker_url(self) -> str:

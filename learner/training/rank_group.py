@@ -10,19 +10,16 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...buffer.stream.trace import DraftTrace
 from ...buffer.stream.trace_codec import decode_trace, encode_trace
 from .plan import TrainingPlan
-
-if TYPE_CHECKING:
-    from .trainer import DraftTrainer
 
 #: A rank that has died is noticed at once by gloo, and after this by NCCL.
 _STEP_LIMIT: Final = timedelta(minutes=10)
@@ -43,6 +40,30 @@ class Fit(msgspec.Struct, kw_only=True):
     has_state: bool  # the trainer's state follows
 
 
+class Fitted(Protocol):
+    """What is needed of a DraftTrainer."""
+
+    plan: TrainingPlan
+    target_versions: tuple[str, ...]
+
+    @property
+    def draft(self) -> nn.Module:
+        """Its weights, changed in place."""
+        ...
+
+    def save(self, path: BinaryIO) -> None:
+        """As DraftTrainer.save."""
+        ...
+
+    def load(self, path: BinaryIO) -> None:
+        """As DraftTrainer.load."""
+        ...
+
+    def fit(self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None) -> Any:
+        """As DraftTrainer.fit."""
+        ...
+
+
 class RankGroup:
     """This process among the ranks. One thread; a call is a meeting of all ranks, and blocks until all have come."""
 
@@ -51,7 +72,7 @@ class RankGroup:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_STEP_LIMIT)
         self._control = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._device = device
-        self._followed: DraftTrainer | None = None  # rank 0's, whose state the others have
+        self._followed: Fitted | None = None  # rank 0's, whose state the others have
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
 
@@ -73,7 +94,7 @@ class RankGroup:
     @contextmanager
     def fitting(
         self,
-        trainer: "DraftTrainer",
+        trainer: Fitted,
         fresh: Sequence[DraftTrace],
         replay: Sequence[DraftTrace],
         part_tokens: int | None,
@@ -90,9 +111,9 @@ class RankGroup:
             raise
         self._followed = trainer
 
-    def follow(self, make_trainer: "Callable[[Fit], DraftTrainer]") -> None:
+    def follow(self, make_trainer: Callable[[Fit], Fitted]) -> None:
         """Take part in every fit of rank 0 until it ends; `make_trainer` makes what its state can be read into."""
-        trainer: DraftTrainer | None = None
+        trainer: Fitted | None = None
         while raw := self._broadcast_bytes(b""):
             fit = msgspec.msgpack.decode(raw, type=Fit)
             if fit.has_state or trainer is None:
@@ -115,7 +136,7 @@ class RankGroup:
 
     def _tell(
         self,
-        trainer: "DraftTrainer",
+        trainer: Fitted,
         fresh: Sequence[DraftTrace],
         replay: Sequence[DraftTrace],
         part_tokens: int | None,
@@ -142,7 +163,7 @@ class RankGroup:
         whole = (
             torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(int(size), dtype=torch.uint8)
         )
-        for chunk in whole.split(_CHUNK_BYTES):
+        for chunk in torch.split(whole, _CHUNK_BYTES):
             dist.broadcast(chunk, 0, group=self._control)
         return whole.numpy().tobytes()
 
