@@ -141,7 +141,7 @@ def test_staging_threads_use_the_runners_gpu_and_no_memory_of_it(cuda, tmp_path)
     cuda.pinned_by.clear()
     staged = []
     thread = threading.Thread(
-        target=lambda: staged.append(swap._staged_from(tmp_path / "1" / "model.safetensors", "")), name="stager"
+        target=lambda: staged.append(swap._staged_from(str(tmp_path / "1" / "model.safetensors"), "")), name="stager"
     )
     thread.start()
     thread.join()
@@ -164,7 +164,7 @@ def test_a_file_in_the_servers_dtype_is_read_into_one_piece_of_pinned_memory_and
     in_bfloat16 = {name: tensor.to(torch.bfloat16) for name, tensor in drafts[1].items()}
     save_file(in_bfloat16, file)
     cuda.pinned_by.clear()
-    staged = swap._staged_from(file, sha256_of(file))
+    staged = swap._staged_from(str(file), sha256_of(file))
     assert len(cuda.pinned_by) == 1
     assert len({tensor.untyped_storage().data_ptr() for _, tensor in staged.tensors}) == 1
     assert all(torch.equal(tensor, in_bfloat16[name]) and tensor.is_pinned() for name, tensor in staged.tensors)
@@ -175,7 +175,7 @@ def test_tensors_of_mixed_dtypes_are_all_pinned(cuda, tmp_path, drafts):
     swap = bound(tmp_path)
     file = tmp_path / "1" / "model.safetensors"
     save_file({"fc": drafts[1]["fc"].to(torch.bfloat16), "norm": drafts[1]["norm"]}, file)
-    staged = swap._staged_from(file, "")
+    staged = swap._staged_from(str(file), "")
     assert [(name, tensor.dtype, tensor.is_pinned()) for name, tensor in staged.tensors] == [
         ("fc", torch.bfloat16, True),
         ("norm", torch.bfloat16, True),
