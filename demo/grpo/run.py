@@ -96,7 +96,8 @@ def _train(
     flags += ["--random-seed", str(options.seed)]
     kept = KeptTargets(options.record, options.steps)
     with grpo_services(folder / "training", target, draft, console=console, more_flags=flags) as services:
-        rollout = services.rollouts.for_trl(learn=True, run="")  # services of its own
+        # A run of services of its own; weights as a file, since those of a chat model take minutes as text in requests.
+        rollout = services.rollouts.for_trl(folder=folder / "policy", learn=True, run="")
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
         trainer = grpo_trainer(
             target.folder,
