@@ -94,7 +94,6 @@ def learn(
     if nproc_per_node > 1:
         from .learner.ranks import launch
 
-        from_env()  # bad settings end here, and not in every rank
         launch(nproc_per_node, beat=beat)
     run_worker(from_env(), beat=beat)
 

@@ -75,10 +75,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     does not answer and ConfigError when target or draft cannot be learned with. When Redis goes away later, or refuses
     what is asked of it, the worker waits until that is over. SystemExit, not with 0, when it ends by itself.
     """
-    with connect(config.redis_url, config.redis_ca) as client:
-        retention.begin(client, config.buffer)
-        _check_models(config, RedisVersionBoard(client, config.buffer))
-    require_writable(config.data_dir, "PACELINE_DATA_DIR")
+    check_start(config)
     hush_bookkeeping()
     app = make_app(config)
     if beat:
@@ -95,6 +92,14 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     worker.start()
     if worker.exitcode:
         raise SystemExit(worker.exitcode)
+
+
+def check_start(config: LearnerConfig) -> None:
+    """Raise, saying what to do, where no worker could work: see run_worker. Blocks on Redis and disk."""
+    with connect(config.redis_url, config.redis_ca) as client:
+        retention.begin(client, config.buffer)
+        _check_models(config, RedisVersionBoard(client, config.buffer))
+    require_writable(config.data_dir, "PACELINE_DATA_DIR")
 
 
 def hush_bookkeeping() -> None:

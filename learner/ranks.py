@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch.distributed import get_node_local_rank
 
-from .app import run_worker
+from .app import check_start, run_worker
 from .config import LearnerConfig, from_env
 from .model.draft_io import load_draft
 from .recovery import device_of, find_models
@@ -23,7 +23,11 @@ _RESTARTS = 1000
 
 
 def launch(nproc_per_node: int, *, beat: bool) -> NoReturn:
-    """Become torchrun, which starts so many ranks on this machine and starts all again when one of them fails."""
+    """Become torchrun, which starts so many ranks on this machine and starts all again when one of them fails.
+
+    Raises as run_worker does at its start: torchrun would start again what can never work.
+    """
+    check_start(from_env())
     flags = ["--standalone", f"--nproc-per-node={nproc_per_node}", f"--max-restarts={_RESTARTS}"]
     ours = ["-m", __name__, *([] if beat else [_NO_BEAT])]
     os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *flags, *ours])  # noqa: S606 - ourselves

@@ -7,7 +7,7 @@
                                                             # a chat model: hours on two cores, minutes on a GPU
 
 Writes results.md, results.json and PNGs to --out. What is missing is made first and kept in --data-dir: the target, the
-traces of the settings and the warm heads, about ten minutes in all, for a chat model an hour. Then the time runs, and
+traces of the settings and the warm heads, about ten minutes in all, for a chat model hours. Then the time runs, and
 runs that have not begun when it is over are dropped; the tables say how many seeds each row has. Runs are kept one by
 one, so an interrupted bench goes on.
 """

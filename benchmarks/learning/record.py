@@ -13,7 +13,6 @@ committed.
 
 import argparse
 import asyncio
-import os
 import tempfile
 import time
 from collections import Counter
@@ -40,8 +39,6 @@ from .lab import SEED, Lab, open_lab
 from .programme import PROGRAMMES, Setting
 
 CONCURRENCY = 8
-#: A step of a chat model on a CPU takes hardly longer for four times as many requests.
-CHAT_CONCURRENCY = 32
 MAX_TOKENS = 64
 #: Teacher entries per node of a sampled request: Aurora learns from the target's whole distribution. The product keeps
 #: one of a greedy request.
@@ -150,14 +147,11 @@ def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployme
     # Every drafted token is verified, and an untrained draft of a chat model gets none accepted: one is enough there.
     flags = [*chain_flags(1 if lab.is_chat else setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
     if lab.device == "cpu":
-        if lab.is_chat:
-            env["OMP_NUM_THREADS"] = str(os.cpu_count())
-            flags += ["--max-running-requests", str(CHAT_CONCURRENCY)]
         return cpu_server(local, lab.target, head, flags=[*flags, "--dtype", "float32"], env=env)
     serving = Serving(
         device="cuda",
         dtype="bfloat16",
-        max_running=_concurrency(lab),
+        max_running=CONCURRENCY,
         attention_backend="triton",
         sampling_backend="pytorch",
         extra=tuple(flags),
@@ -178,7 +172,7 @@ def serve(lab: Lab, server: MeasuredServer, setting: Setting, *, prompts: Sequen
     sending = send(
         server.url,
         prompts,
-        concurrency=_concurrency(lab),
+        concurrency=CONCURRENCY,
         max_tokens=MAX_TOKENS,
         temperature=setting.temperature,
         ends_at_eos=lab.is_chat,
@@ -188,10 +182,6 @@ def serve(lab: Lab, server: MeasuredServer, setting: Setting, *, prompts: Sequen
     for request in requests:
         if request.failure or request.finish not in {"length", "stop"}:
             raise SystemExit(f"{request.prompt.request_id} failed: {request.failure or request.finish}")
-
-
-def _concurrency(lab: Lab) -> int:
-    return CHAT_CONCURRENCY if lab.is_chat else CONCURRENCY
 
 
 def chain_flags(steps: int) -> list[str]:

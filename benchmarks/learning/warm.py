@@ -38,7 +38,7 @@ _PER_FIT = 100
 
 
 def ensure_warm_head(lab: Lab, shifted: str, report: Report = quiet) -> Path:
-    """The folder of the head; trained when it is not there, about a minute, on a chat model's traces ten on a CPU.
+    """The folder of the head; trained when it is not there: a minute, on a chat model's traces a quarter of an hour.
 
     FileNotFoundError where those are not recorded.
     """

@@ -38,7 +38,7 @@ class GrpoTask:
 
 
 SMALL = Rollout()
-#: A chat model on two cores: a step of 16 completions takes a minute and a half.
+#: A chat model on two cores: a step of 16 completions takes minutes.
 _CHAT_ROLLOUT = Rollout(batch=16, group=4, tokens=48)
 _WAVES = 8
 _CHAT_WAVES = 4

@@ -106,7 +106,7 @@ class RankGroup:
             for weight in trainer.draft.parameters():
                 dist.broadcast(weight.data, 0)
             yield
-        except BaseException:
+        except BaseException:  # an interrupt too: the others wait in the middle of a fit that this rank has left
             self.leave()
             raise
         self._followed = trainer
