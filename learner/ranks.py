@@ -10,6 +10,7 @@ from typing import NoReturn
 import torch
 from torch.distributed import get_node_local_rank
 
+from ..buffer.retention import forbid_core_dumps
 from .app import check_start, run_worker
 from .config import LearnerConfig, from_env
 from .model.draft_io import load_draft
@@ -36,6 +37,8 @@ def launch(nproc_per_node: int, *, beat: bool) -> NoReturn:
 def main() -> None:
     """Be one rank until a signal ends it, or rank 0 does."""
     config = from_env()
+    if config.buffer.keeps_nothing:
+        forbid_core_dumps()  # every rank is sent traces
     device = device_of(config.device)
     if device.type == "cuda":
         device = torch.device("cuda", get_node_local_rank())
