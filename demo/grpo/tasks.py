@@ -1,13 +1,15 @@
 """What a run's target is asked and rewarded for."""
 
+import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...buffer.errors import ConfigError
-from ...rig.chat.logic import Task, logic_tasks
-from ...rig.chat.streams import chat_stream
+from ...rig.chat.logic import Task, easy_tasks
+from ...rig.chat.messages import asked
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import chat_template, load_tokenizer
 from ...rig.prompts import domain_prompts
@@ -40,6 +42,7 @@ class GrpoTask:
 SMALL = Rollout()
 #: A chat model on two cores: a step of 16 completions takes minutes.
 _CHAT_ROLLOUT = Rollout(batch=16, group=4, tokens=48)
+_NUMBER = re.compile(r"-?\d+")
 _WAVES = 8
 _CHAT_WAVES = 4
 
@@ -55,22 +58,22 @@ def digits_task(target: Path, seed: int) -> GrpoTask:
     return GrpoTask(prompts=prompts, texts=texts, reward=digit_share, rollout=SMALL, waves=_WAVES)
 
 
-def logic_task(target: Path, data_dir: Path, seed: int) -> GrpoTask:
-    """Answer questions of arithmetic and logic, rewarded by the verifiers of reasoning-gym, for a chat model.
+def arithmetic_task(target: Path, data_dir: Path, seed: int) -> GrpoTask:
+    """Add and multiply digits, rewarded by the verifiers of reasoning-gym, for a chat model.
 
     Raises ConfigError for a target without a chat template, and when the gym's package cannot be had.
     """
     template = chat_template(target)
     if template is None:
         raise ConfigError(f"{target}: got a tokenizer without a chat template, expected a chat model's")
-    chats = chat_stream("logic", data_dir, _CHAT_ROLLOUT.batch * _CHAT_WAVES, seed)
-    prompts = tuple(tuple(template(chat)) for chat in chats)
+    known = list(easy_tasks(fetch(REASONING_GYM, data_dir)).items())
+    drawn = random.Random(seed).sample(known, _CHAT_ROLLOUT.batch * _CHAT_WAVES)  # noqa: S311 - an order, no secret
+    prompts = tuple(tuple(template(asked(question))) for question, _ in drawn)
     tokenizer = load_tokenizer(target)
     texts = tuple(tokenizer.decode(ids, skip_special_tokens=False) for ids in prompts)
-    known = logic_tasks(fetch(REASONING_GYM, data_dir))
-    asked = {text: known[chat[-1]["content"]] for text, chat in zip(texts, chats, strict=True)}
+    tasks = {text: task for text, (_, task) in zip(texts, drawn, strict=True)}
     return GrpoTask(
-        prompts=prompts, texts=texts, reward=verified(asked), rollout=_CHAT_ROLLOUT, waves=_CHAT_WAVES
+        prompts=prompts, texts=texts, reward=verified(tasks), rollout=_CHAT_ROLLOUT, waves=_CHAT_WAVES
     )  # fmt: skip
 
 
@@ -79,11 +82,13 @@ def digit_share(completions: list[str], **_: Any) -> list[float]:
     return [sum(map(str.isdigit, text)) / max(len(text), 1) for text in completions]
 
 
-def verified(asked: Mapping[str, Task]) -> Reward:
-    """The verifier's score of each completion; `asked` has the task of every prompt."""
+def verified(tasks: Mapping[str, Task]) -> Reward:
+    """The verifier's score of the last number in each completion, 0 without one; `tasks` has every prompt's task."""
 
     def reward(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
-        return [asked[prompt].score(text) for prompt, text in zip(prompts, completions, strict=True)]
+        numbers = [_NUMBER.findall(text) for text in completions]
+        pairs = zip(prompts, numbers, strict=True)
+        return [tasks[prompt].score(found[-1]) if found else 0.0 for prompt, found in pairs]
 
     reward.__name__ = "verified"  # TRL's log names rewards by it
     return reward

@@ -1,6 +1,6 @@
 """Tasks of arithmetic and logic that reasoning-gym makes, each with its verifier."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -19,6 +19,9 @@ TASKS = (
     "arithmetic.dice", "logic.knights_knaves", "logic.syllogisms", "logic.aiw",
 )  # fmt: skip
 EACH = 100  # tasks of one kind
+#: Kinds of which a target of 135 million parameters gets some right, with one digit and two terms.
+EASY_TASKS = ("arithmetic.chain_sum", "arithmetic.products")
+_ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 _SEED = 0  # the tasks are always the same ones; a stream's seed orders them
 
 
@@ -42,9 +45,19 @@ def logic(wheel: Path) -> list[Chat]:
 @cache
 def logic_tasks(wheel: Path) -> Mapping[str, Task]:
     """Tasks by question, some EACH of every kind of TASKS; imports the gym from its wheel."""
-    kinds = [_from_gym(wheel, task).DATASET_NAME for task in TASKS]
+    return _made(wheel, TASKS)
+
+
+@cache
+def easy_tasks(wheel: Path) -> Mapping[str, Task]:
+    """The same of EASY_TASKS, each question once."""
+    return _made(wheel, EASY_TASKS, **_ONE_DIGIT)
+
+
+def _made(wheel: Path, tasks: Sequence[str], **how: int) -> dict[str, Task]:
+    kinds = [_from_gym(wheel, task).DATASET_NAME for task in tasks]
     create = _from_gym(wheel, "factory").create_dataset  # after the tasks: it cannot be imported first
-    makers = [create(kind, size=EACH, seed=_SEED) for kind in kinds]
+    makers = [create(kind, size=EACH, seed=_SEED, **how) for kind in kinds]
     return {entry["question"]: Task(entry, maker) for maker in makers for entry in maker}
 
 

@@ -76,14 +76,14 @@ def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> 
     assert error == pytest.approx(0.125, rel=1e-4)
 
 
-def test_a_completion_is_scored_by_the_task_of_its_prompt() -> None:
+def test_the_last_number_of_a_completion_is_scored_by_the_task_of_its_prompt() -> None:
     class Sums:
         def score_answer(self, answer: str, entry: dict[str, int]) -> float:
             return float(answer == str(entry["sum"]))
 
     reward = verified({f"{n} + {n}?": Task({"sum": 2 * n}, Sums()) for n in (1, 2)})
     asked = ["1 + 1?", "1 + 1?", "2 + 2?", "2 + 2?"]
-    assert reward(prompts=asked, completions=["2", "4", "2", "4"], completion_ids=[]) == [1.0, 0.0, 0.0, 1.0]
+    assert reward(prompts=asked, completions=["1 + 1 = 2", "4", "no idea", "-4 or 4."], completion_ids=[]) == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_text_is_rewarded_for_its_share_of_digits() -> None:

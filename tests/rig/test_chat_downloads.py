@@ -1,7 +1,7 @@
 """The published packages themselves: their layout, how many prompts they have, and the gym's verifiers."""
 
 import pytest
-from paceline.rig.chat.logic import EACH, TASKS, logic_tasks
+from paceline.rig.chat.logic import EACH, TASKS, easy_tasks, logic_tasks
 from paceline.rig.chat.streams import STREAMS, chat_stream
 from paceline.rig.wheels import REASONING_GYM, fetch
 
@@ -27,6 +27,12 @@ def test_a_published_package_has_as_many_prompts_as_stated(data_dir, name: str, 
     stream = chat_stream(name, data_dir, prompts, seed=0)
     assert len(stream) == prompts == len({chat[-1]["content"] + chat[0]["content"] for chat in STREAMS[name](data_dir)})
     assert {tuple(message["role"] for message in chat) for chat in stream} == {roles}
+
+
+def test_easy_tasks_are_the_gyms_too(data_dir) -> None:
+    tasks = easy_tasks(fetch(REASONING_GYM, data_dir))
+    assert len(tasks) == 147
+    assert {(task.score(task.entry["answer"]), task.score("")) for task in tasks.values()} == {(1.0, 0.0)}
 
 
 def test_the_gyms_verifiers_tell_its_own_answer_from_another(data_dir) -> None:

@@ -31,7 +31,14 @@ def working(world, folder, work=WORK, ends_with=0):
         (folder / "worker.log").open("w") as log,
         subprocess.Popen([sys.executable, "-c", work], env=env, stdout=log, stderr=subprocess.STDOUT) as process,
     ):
-        yield process
+        try:
+            yield process
+        except BaseException:  # Popen waits for it without a limit, and a failed test must end
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
+            raise
         process.send_signal(signal.SIGTERM)
     assert process.returncode == ends_with, (folder / "worker.log").read_text()
 
