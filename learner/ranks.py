@@ -31,7 +31,7 @@ def launch(nproc_per_node: int, *, beat: bool) -> NoReturn:
     check_start(from_env())
     flags = ["--standalone", f"--nproc-per-node={nproc_per_node}", f"--max-restarts={_RESTARTS}"]
     # One store for all attempts would tell new ranks where those before them listened.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # noqa: TID251 - set, for torchrun alone
     ours = ["-m", __name__, *([] if beat else [_NO_BEAT])]
     os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *flags, *ours])  # noqa: S606 - ourselves
 

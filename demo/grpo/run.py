@@ -20,7 +20,7 @@ from .notes import NotedRollouts
 from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services
 from .steps import StepRow, accept_lengths, step_rows, steps_table
-from .tasks import GrpoTask, digits_task, arithmetic_task
+from .tasks import GrpoTask, arithmetic_task, digits_task
 from .taught_draft import ensure_taught_draft
 from .training import grpo_trainer, load_model, rewards
 
@@ -83,7 +83,8 @@ def _asked(options: GrpoOptions, console: Console) -> tuple[TargetModel, Path, G
     with progress_bar("the target (once)", console) as report:
         if options.is_chat:
             chat = ensure_smollm2(options.data_dir, report)
-            return chat, small_draft(chat, options.data_dir), arithmetic_task(chat.folder, options.data_dir, options.seed)
+            task = arithmetic_task(chat.folder, options.data_dir, options.seed)
+            return chat, small_draft(chat, options.data_dir), task
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, seed=0)
     return target, draft, digits_task(target.folder, options.seed)

@@ -83,7 +83,8 @@ def test_the_last_number_of_a_completion_is_scored_by_the_task_of_its_prompt() -
 
     reward = verified({f"{n} + {n}?": Task({"sum": 2 * n}, Sums()) for n in (1, 2)})
     asked = ["1 + 1?", "1 + 1?", "2 + 2?", "2 + 2?"]
-    assert reward(prompts=asked, completions=["1 + 1 = 2", "4", "no idea", "-4 or 4."], completion_ids=[]) == [1.0, 0.0, 0.0, 1.0]
+    completions = ["1 + 1 = 2", "4", "no idea", "-4 or 4."]
+    assert reward(prompts=asked, completions=completions, completion_ids=[]) == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_text_is_rewarded_for_its_share_of_digits() -> None:
