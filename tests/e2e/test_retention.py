@@ -115,7 +115,8 @@ def rounds_of_the_learner(rig):
 
 def serve(rig, name):
     # The string comes last: a beginning that requests share is served from a cache, and not captured again.
-    rig.generate_all([{"rid": f"{name}-{i}", "text": f"{rig.texts[i][:90]}\n{PLANTED}"} for i in range(REQUESTS)])
+    texts = [f"{name}: {text[:90]}\n{PLANTED}" for text in rig.texts[:REQUESTS]]
+    rig.generate_all([{"rid": f"{name}-{i}", "text": text} for i, text in enumerate(texts)])
     return rig.drained()
 
 
@@ -132,6 +133,7 @@ def planted_in(rig, rid):
     }
 
 
+@pytest.mark.servers
 @pytest.mark.guarantee("zero-retention")
 @pytest.mark.parametrize("mode", ["disk", "memory"])
 def test_a_planted_string_is_in_a_file_of_redis_unless_nothing_may_reach_a_disk(start_rig, models, tmp_path, mode):

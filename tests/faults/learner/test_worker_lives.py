@@ -55,6 +55,7 @@ def rank_of(torchrun, number):
     return found[0] if found else None
 
 
+@pytest.mark.fault_matrix
 @pytest.mark.guarantee("rank-killed")
 def test_a_killed_rank_costs_a_learning_round_and_nothing_else(own_world, tmp_path):
     world = own_world
