@@ -129,7 +129,8 @@ def prepare(options: argparse.Namespace, programme: Programme, console: Console)
     for setting in dict.fromkeys([*programme.settings, *([CHAT_SETTING] if lab.is_chat else [])]):
         ensure_recorded(lab, setting, per_domain, console)
     for shifted in programme.warm_shifts:
-        with progress_bar(f"training the warm head without {lab.shifted(shifted)} (once)", console) as report:
+        unknown = ", ".join(lab.unknown(lab.shifted(shifted)))
+        with progress_bar(f"training the warm head without {unknown} (once)", console) as report:
             ensure_warm_head(lab, lab.shifted(shifted), report)
     for seed in range(max(stage.seeds for stage in programme.stages)):
         lab.random_head(seed)

@@ -301,7 +301,7 @@ CHAT = Programme(
     stages=(
         Stage(
             name="streams",
-            question="what a draft that has learnt seven streams gains by learning the eighth",
+            question="what a draft that has learnt four streams gains by learning one of the others",
             rows=(UNTRAINED, PRODUCT),
             settings=(_CHAT_GREEDY,),
             sizes=_ONE_STREAM,

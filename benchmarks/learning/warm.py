@@ -1,4 +1,4 @@
-"""A head that has already learned: from all domains but the one that traffic shifts to.
+"""A head that has already learned: from all domains but those that traffic may shift to.
 
 Of a chat model it learns from the traces of those domains. Of a small target it learns from training text: the target
 reads windows of it, and its hidden rows and its top-K at temperature 1 make traces of one token per round. Either way
@@ -38,7 +38,7 @@ _PER_FIT = 100
 
 
 def ensure_warm_head(lab: Lab, shifted: str, report: Report = quiet) -> Path:
-    """The folder of the head; trained when it is not there: a minute, on a chat model's traces a quarter of an hour.
+    """The folder of the head; trained when it is not there: a minute, on a chat model's traces ten.
 
     FileNotFoundError where those are not recorded.
     """
@@ -51,7 +51,7 @@ def ensure_warm_head(lab: Lab, shifted: str, report: Report = quiet) -> Path:
 
 
 def _learn_traces(lab: Lab, shifted: str, draft: Eagle3Draft, report: Report) -> None:
-    known = [domain for domain in lab.domains if domain != shifted]
+    known = _known(lab, shifted)
     traces = [trace for domain in known for trace in read_traces(lab.trace_file(CHAT_SETTING, domain))]
     random.Random(SEED).shuffle(traces)
     trainer = DraftTrainer(draft, TrainingPlan(steps=CHAT_SETTING.steps, passes=CHAT_PASSES, seed=SEED))
@@ -61,12 +61,16 @@ def _learn_traces(lab: Lab, shifted: str, draft: Eagle3Draft, report: Report) ->
 
 def _learn_text(lab: Lab, shifted: str, draft: Eagle3Draft, report: Report) -> None:
     trainer = DraftTrainer(draft, TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED))
-    windows = _windows(lab, [domain for domain in lab.domains if domain != shifted])
+    windows = _windows(lab, _known(lab, shifted))
     model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
     for begin in range(0, len(windows), _PER_FIT):
         fit = trainer.fit(list(taught(model, DRAFT_LAYERS, windows[begin : begin + _PER_FIT], begin)), [])
         done = min(begin + _PER_FIT, len(windows)) / len(windows)
         report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
+
+
+def _known(lab: Lab, shifted: str) -> list[str]:
+    return [domain for domain in lab.domains if domain not in lab.unknown(shifted)]
 
 
 def _windows(lab: Lab, domains: Sequence[str]) -> list[list[int]]:

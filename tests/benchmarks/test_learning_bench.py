@@ -173,6 +173,17 @@ def test_streams_are_columns_and_the_later_half_is_told_apart():
     assert [(each["shifted"], each["after"]) for each in told] == [("talk", [1.25]), ("json", [3.0])]
 
 
+def test_two_warm_heads_do_for_all_streams_of_a_chat_model(tmp_path):
+    target = TargetModel(tmp_path / "target", "key", {}, 1)
+    chat = Lab(data_dir=tmp_path, target=target, domains=("talk", "code", "json", "tools"), is_chat=True)
+    assert {name: chat.unknown(name) for name in chat.domains} == {
+        **dict.fromkeys(("talk", "code"), ("talk", "code")),
+        **dict.fromkeys(("json", "tools"), ("json", "tools")),
+    }
+    assert len({chat.warm_head(name) for name in chat.domains}) == 2
+    assert replace(chat, is_chat=False).unknown("json") == ("json",)
+
+
 def test_a_run_is_made_once_for_the_same_job_draft_traces_and_code(tmp_path, monkeypatch, make_trace):
     lab = Lab(data_dir=tmp_path, target=TargetModel(tmp_path / "target", "key", {}, 1), domains=("talk", "json"))
     lab.warm_head("json").mkdir(parents=True)
