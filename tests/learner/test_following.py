@@ -44,6 +44,7 @@ def is_last(versions: Sequence[int], version: int) -> list[str]:
     return [str(known) for known in versions if version - 2 <= known <= version]
 
 
+@pytest.mark.rollouts
 @pytest.mark.guarantee("target-followed")
 def test_a_learner_started_once_follows_twelve_versions_of_the_target(house) -> None:
     learner, steps, first_steps, frozen = house.learner(**EAGER), 0, [], None
@@ -79,6 +80,7 @@ def test_a_learner_started_once_follows_twelve_versions_of_the_target(house) -> 
     assert length > frozen_length + 0.2
 
 
+@pytest.mark.rollouts
 @pytest.mark.guarantee("target-followed")
 def test_killed_and_started_again_between_versions_it_goes_on_as_if_it_had_not_been(house, tmp_path) -> None:
     lasting = type(house)(house.speculator, tmp_path / "lasting")
@@ -252,6 +254,7 @@ def test_requests_of_every_trained_version_judge_and_the_record_says_which(house
 DRIFT = {**FOLLOW, "rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
 
 
+@pytest.mark.rollouts
 def test_a_moving_target_wakes_a_resting_learner_only_when_less_is_accepted(house, monkeypatch) -> None:
     learner = house.learner(**DRIFT)
     for _ in range(12):  # no round is flat before a draft is better and after it

@@ -75,7 +75,7 @@ def decided_by_hand(versions: Sequence[Any], rounds: Sequence[Sequence[DraftTrac
     return served
 
 
-@pytest.mark.parametrize("target", ["named", "followed"])
+@pytest.mark.parametrize("target", ["named", pytest.param("followed", marks=pytest.mark.rollouts)])
 def test_every_round_decides_as_by_hand(house, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """By all requests of every round, under whichever versions of a followed target they were verified."""
     versions: list[Any] = []
