@@ -118,7 +118,8 @@ def _behind(lengths: Mapping[str, Reading]) -> str:
     if len(known) < 2:
         return ""
     (value, name), (following, _) = known[:2]
-    low, high = lengths[name].low, lengths[name].high
+    low = lengths[name].low
+    high = lengths[name].high
     begins = [lengths[other].low for _, other in known[1:]]
     if low is None or high is None or any(begin is None or begin <= high for begin in begins):
         return ""

@@ -120,7 +120,7 @@ def test_a_live_draft_that_no_server_has_is_not_fresh():
 
 
 def accepting(**lengths):
-    """Replicas that are there, each with a hundred requests of so many drafts accepted in 10 rounds, one more in half."""
+    """Replicas, each with a hundred requests of so many accepted in 10 rounds, and one more in every other request."""
     pairs = {name: [(10, accepted), (10, accepted + 1)] * 50 for name, accepted in lengths.items()}
     histories = {
         f"replica:{name}": [counted(NOW - 620.0), counted(NOW - 5.0, requests(1, "", each))]
