@@ -122,7 +122,7 @@ def _serve(
 
 def _served_by(fleet: Fleet) -> Mapping[str, str]:
     """Request -> the replica that captured it; the router does not tell."""
-    buffer = fleet.any.buffer
+    buffer = fleet.first.buffer
     return {entry.trace.request_id: entry.trace.replica for entry in buffer.replay(buffer.counts().delivered)}
 
 
@@ -133,13 +133,13 @@ def _look(fleet: Fleet, console: Console, total: int) -> Callable[[Sequence[Serv
 
     def look(done: Sequence[Served]) -> int:
         nonlocal printed_s
-        fleet.any.ensure_running()
+        fleet.first.ensure_running()
         for running in fleet.replicas.values():
             running.reader.swaps()  # a heartbeat lists the newest alone
         if time.monotonic() - printed_s >= _LINE_EVERY_S:
             printed_s = time.monotonic()
             console.print(_line(fleet, done, total, printed_s - began_s), highlight=False, soft_wrap=True)
-        return fleet.any.reader.traces().pending
+        return fleet.first.reader.traces().pending
 
     return look
 
@@ -148,7 +148,7 @@ def _line(fleet: Fleet, done: Sequence[Served], total: int, elapsed_s: float) ->
     failed = Counter(bool(result.failure) for result in done)[True]
     phase = done[-1].prompt.domain if done else "first requests"
     length = f"{pooled(done[-_RECENT:]).accept_length:.2f}" if done else "unknown"
-    live = fleet.any.reader.live()
+    live = fleet.first.reader.live()
     drafts = {name: running.reader.replica_status().draft_version for name, running in fleet.replicas.items()}
     named = ", ".join(f"{name} {'unknown' if draft is None else draft}" for name, draft in drafts.items())
     return (

@@ -41,7 +41,7 @@ class Fleet:
     store: str  # of versions
 
     @property
-    def any(self) -> Running:
+    def first(self) -> Running:
         """A replica, for what is the same for all: services, buffer and board."""
         return next(iter(self.replicas.values()))
 
