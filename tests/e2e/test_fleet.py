@@ -76,7 +76,6 @@ class Fleet:
     ports: dict[str, int] = field(default_factory=dict)
     router_port: int = 0
     answered: list[str] = field(default_factory=list)  # ids of requests
-    before: int = 0  # traces that were captured before the first of them: SGLang sends itself requests at its start
 
     def env(self, replica: str) -> dict[str, str]:
         """Settings of a member that has a disk of its own."""
@@ -219,8 +218,6 @@ def fleet(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
         urls = [made.url(name) for name in (FIRST, SECOND)]
         stack.enter_context(router_service(urls, router_port, free_port(), log=folder / "router.log"))
         until(lambda: {made.status(name).capture for name in (FIRST, SECOND)} == {"on"}, "both first heartbeats")
-        made.drained(FIRST, SECOND)
-        made.before = sum(made.status(name).account.captured for name in (FIRST, SECOND))
         yield made
 
 
@@ -248,15 +245,17 @@ def test_both_servers_swap_to_what_was_learned_from_their_traffic_and_fetched_fr
     assert {trace.replica for trace in traces if trace.draft_version == learned} == {FIRST, SECOND}
 
 
-def test_every_answer_was_captured_and_every_trace_is_accounted_for(fleet, learned):
+def test_every_answer_left_a_trace_and_every_trace_is_accounted_for(fleet, learned):
     fleet.drained(FIRST, SECOND)
     said = [fleet.status(name).account for name in (FIRST, SECOND)]
-    dropped = sum(sum(account.dropped.values()) for account in said)
     captured, delivered = (sum(getattr(one, name) for one in said) for name in ("captured", "delivered"))
-    assert captured == fleet.before + len(fleet.answered) == delivered + dropped
+    dropped = sum(sum(one.dropped.values()) for one in said)
     counts = fleet.buffer.counts()
+    assert captured == delivered + dropped
     assert delivered == counts.delivered
-    assert counts.delivered == sum(counts.acked.values()) + counts.pending + counts.trimmed + counts.dead_lettered
+    assert delivered == sum(counts.acked.values()) + counts.pending + counts.trimmed + counts.dead_lettered
+    traced = {entry.trace.request_id for entry in fleet.buffer.replay(10_000)}
+    assert len({*fleet.answered} - traced) <= dropped  # a swap splits what is in flight, so there are more traces
 
 
 def test_what_clients_ask_of_paceline_passes_the_router_on_one_path_of_three(fleet, learned):
@@ -275,7 +274,6 @@ def test_what_clients_ask_of_paceline_passes_the_router_on_one_path_of_three(fle
     for path, body in bodies.items():
         reply = fleet.route(path, body)
         assert reply.is_success, reply.text
-        fleet.answered.append(path)
     fleet.drained(FIRST, SECOND)
     assert sum(fleet.status(name).account.captured for name in (FIRST, SECOND)) == captured + len(bodies)
     traces = [entry.trace for entry in fleet.buffer.replay(10_000)]
