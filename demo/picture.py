@@ -134,19 +134,24 @@ def _label(figure: Any, axes: Any, lengths: Mapping[str, float | None], *, has_t
     figure.supxlabel(f"{CAPTION}{TURN_CAPTION if has_turn else ''}.", fontsize=10, color=_INK, y=0.025)
     axes.set_xlabel("time since the first request (seconds)")
     axes.set_ylabel("accept length (tokens per step of the target)")
+    leave_room(axes)
     trim(axes)
 
 
-def trim(axes: Any) -> None:
-    """Leave room for the names of domains and for what was put out, and draw no frame."""
+def leave_room(axes: Any, share: float = 0.12) -> None:
+    """Make room for the names of domains, and for what was put out: so much of the axis."""
     low, high = axes.get_ylim()
-    axes.set_ylim(0.75, max(high + 0.12 * (high - low), 1.5))
+    axes.set_ylim(0.75, max(high + share * (high - low), 1.5))
+
+
+def trim(axes: Any) -> None:
+    """Draw lines to read values by, and no frame."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5dbe1", linewidth=0.6, zorder=0.5)
 
 
-def draw_legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str]) -> None:
-    """Below `axes`, what is drawn of `line`, whose domains are those that `draw_timeline` returned."""
+def draw_legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str], below: float = 0.12) -> None:
+    """So many of their heights `below` the axes, what is drawn of `line`; `domains` as `draw_timeline` returns them."""
     shown: list[tuple[Any, str]] = [
         (Line2D([], [], color=_LINES[index % len(_LINES)], marker="o", markersize=3.5, linewidth=2.2), _word(domain))
         for index, domain in enumerate(domains)
@@ -159,7 +164,7 @@ def draw_legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str]) -> N
         shown.append((Line2D([], [], color=colour, marker=marker, linestyle="", markeredgewidth=2.2), word))
     shown.append((Line2D([], [], color=_QUIET, linestyle=(0, (5, 3))), "1: no drafted token accepted"))
     handles, words = zip(*shown, strict=True)
-    axes.legend(handles, words, frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    axes.legend(handles, words, frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -below))
 
 
 def _word(domain: str) -> str:

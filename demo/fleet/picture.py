@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..picture import CAPTION, TURN_CAPTION, axis_end_s, draw_legend, draw_timeline, trim
+from ..picture import CAPTION, TURN_CAPTION, axis_end_s, draw_legend, draw_timeline, leave_room, trim
 
 _ROW_INCHES = 2.1
 _FRAME_INCHES = 1.9  # for title, legend and caption
@@ -22,18 +22,17 @@ def fleet_figure(report: Mapping[str, Any]) -> Any:
     replicas = report["replicas"]
     height = _FRAME_INCHES + _ROW_INCHES * len(replicas)
     figure = Figure(figsize=(10.4, height))
-    place = {"left": 0.065, "right": 0.985, "top": 1.0 - 0.85 / height, "bottom": 1.3 / height, "hspace": 0.42}
+    place = {"left": 0.075, "right": 0.985, "top": 1.0 - 0.85 / height, "bottom": 1.3 / height, "hspace": 0.42}
     rows = figure.subplots(len(replicas), 1, sharex=True, sharey=True, squeeze=False, gridspec_kw=place)[:, 0]
     end_s = max(axis_end_s(each["timeline"]) for each in replicas.values())
     for axes, (name, each) in zip(rows, replicas.items(), strict=True):
         draw_timeline(axes, each["timeline"], end_s)
         axes.set_ylabel(f"{name}\n{each['requests']} requests")
-    trim(rows[-1])
-    for axes in rows[:-1]:
-        axes.spines[["top", "right"]].set_visible(False)
+        trim(axes)
+    leave_room(rows[-1], 0.25)  # the same for all
     rows[-1].set_xlabel("time since the first request (seconds)")
-    line = next(iter(replicas.values()))["timeline"]
-    draw_legend(rows[-1], line, [*dict.fromkeys(turn["domain"] for turn in report["timeline"]["domains"])])
+    line = max(replicas.values(), key=lambda each: int(each["swaps"]))["timeline"]
+    draw_legend(rows[-1], line, [*dict.fromkeys(turn["domain"] for turn in report["timeline"]["domains"])], 0.28)
     lengths = report["accept_length"]
     figure.suptitle(
         f"{len(replicas)} servers behind SGLang's router, one learner: {lengths['first']:.2f} -> "
