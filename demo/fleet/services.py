@@ -1,6 +1,7 @@
 """The services of one run: Redis, S3, a learner, servers that share no disk, and SGLang's router before them."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,10 @@ from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...rig.deployment import LEARNER, SPECULATOR, LocalDeployment, server_flags
 from ...rig.models.target import TargetModel
-from ...rig.progress import progress_bar
+from ...rig.progress import progress_bar, quiet
 from ...rig.reader import SpeculatorReader
 from ...rig.readiness import free_port
 from ...rig.services import (
-    Service,
     learner_service,
     redis_service,
     router_service,
@@ -66,15 +66,21 @@ def fleet_services(
         page_port = free_port()
         stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
         console.print(f"live page, from now on: http://127.0.0.1:{page_port}/", highlight=False)
-        servers: list[Service] = []
         ports = [free_port() for _ in names]
-        for name, port in zip(names, ports, strict=True):
-            own = {"PACELINE_REPLICA": name, "PACELINE_CACHE_DIR": str(local.folder / name)}
-            with progress_bar(f"starting SGLang, {name}", console) as report:
-                flags = server_flags(target.folder, draft)
-                log = logs / f"{name}.log"
-                server = sglang_service(flags, port, log=log, env=shared | own, report=report)
-                servers.append(stack.enter_context(server))
+        flags = server_flags(target.folder, draft)
+        with progress_bar(f"starting {replicas} SGLang servers", console) as report:
+            servers = [
+                sglang_service(
+                    flags,
+                    port,
+                    log=logs / f"{name}.log",
+                    env=shared | {"PACELINE_REPLICA": name, "PACELINE_CACHE_DIR": str(local.folder / name)},
+                    report=report if name == names[0] else quiet,
+                )
+                for name, port in zip(names, ports, strict=True)
+            ]
+            with ThreadPoolExecutor(replicas) as pool:  # all at once: what they wait for is seldom the processor
+                [*pool.map(stack.enter_context, servers)]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         router = stack.enter_context(router_service(urls, local.server_port, free_port(), log=logs / "router.log"))
         with progress_bar("starting the learner", console) as report:
