@@ -27,6 +27,7 @@ VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WITH_RL := $(VENV)/.with-rl
+WITH_ROUTER := $(VENV)/.with-router
 WITH_BROWSER := $(VENV)/.with-browser
 # Quiet: one sees errors and the numbered lines below.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
@@ -59,18 +60,19 @@ FAULTS := tests/faults tests/e2e/test_canary.py tests/e2e/test_redis_and_courier
 DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-chat site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
+.PHONY: help setup demo demo-chat fleet site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
   test-wheel lint check bench bench-gpu bench-hooks bench-learning bench-outage bench-rollouts bench-serving bench-soak bench-width \
   compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make demo-chat  the same on a chat model that a package brings, with questions and answers; half an hour"
+	@echo "make fleet    three servers behind SGLang's router, a learner elsewhere, drafts through S3   ARGS=\"--requests 120\""
 	@echo "make site     the documents as pages that need no other host, every link checked: build/site/index.html"
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks or get other weights; every published draft"
+	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks, get other weights or stand behind a router; every published draft"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus, real processes killed"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
@@ -118,6 +120,12 @@ $(WITH_RL): $(READY)
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[rl]'
 	@touch $@
 
+# SGLang's router, and an S3 server of its own.
+$(WITH_ROUTER): $(READY)
+	@echo "setup: SGLang's router, for a fleet"
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[fleet]'
+	@touch $@
+
 # Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product. Playwright's own
 # Chromium only where there is no other.
 $(WITH_BROWSER): $(READY)
@@ -133,6 +141,9 @@ demo: $(READY)
 
 demo-chat: $(READY)
 	@$(PY) -m paceline.cli demo --target smollm2 --requests 320 --concurrency 8 $(ARGS)
+
+fleet: $(WITH_ROUTER)
+	@$(PY) -m paceline.demo.fleet $(ARGS)
 
 # Material's notice that its successor is another program is for whoever chooses one, not for whoever builds.
 site: $(READY)
@@ -161,7 +172,7 @@ test-releases:
 test-wheel: $(READY)
 	@$(PYTEST) tests/test_installed_wheel.py tests/rig/test_chat_downloads.py $(ARGS)
 
-test-servers: $(READY)
+test-servers: $(WITH_ROUTER)
 	@$(PYTEST) -m servers $(ARGS)
 
 # With a real trainer, which is not part of the environment until then.

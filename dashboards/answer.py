@@ -49,6 +49,7 @@ class Answer:
             "alarms": [line.as_json() for line in self.alarms],
             "members": [row.as_json() for row in self.rows],
             "readings": [asdict(reading) for reading in self.served.readings()],
+            "by_replica": {name: asdict(reading) for name, reading in self.served.by_replica.items()},
             "by_output": {bucket: asdict(reading) for bucket, reading in self.served.by_output.items()},
             "by_context": {bucket: asdict(reading) for bucket, reading in self.served.by_context.items()},
         }
@@ -77,7 +78,8 @@ def answer(seen: Snapshot) -> Answer:
         wrong(seen, alarms),
         *filter(None, [mlflow_waits(seen)]),
     )
-    return Answer(seen=seen, findings=findings, alarms=alarms, rows=member_rows(seen, silent), served=served)
+    rows = member_rows(seen, silent, served.by_replica)
+    return Answer(seen=seen, findings=findings, alarms=alarms, rows=rows, served=served)
 
 
 def findings_grid(findings: Sequence[Finding]) -> Table:

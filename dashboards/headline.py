@@ -3,19 +3,20 @@
 Each is one sentence with its level. An answer that nobody alive stands for is unknown, whatever was known before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..buffer.board.audit import entry_time
 from ..buffer.board.version import BoardRow
 from ..buffer.finding import Finding, Level
+from ..policies.readings.definitions import Reading
 from ..policies.readings.traffic_move import TrafficMove
 from .alarm_lines import AlarmLine
 from .cells import ago
 from .served import WINDOW_S, Served
 from .snapshot import LEARNER, REPLICA, Snapshot
 
-#: Alarms that are named in the sentence; the table has all.
-_NAMED_ALARMS = 3
+#: Alarms, and servers, that are named in a sentence; the tables have all.
+_NAMED = 3
 
 
 def faster(seen: Snapshot, served: Served) -> Finding:
@@ -61,7 +62,8 @@ def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
     drafting = sum(seen.drafts_with(name) == live for name in replicas)
     row = seen.state.rows[live]
     text = f"draft {live}, {_learnt(row)} {ago(seen.at - row.changed_at)} ago, drafts on {drafting} of {len(replicas)}"
-    return Finding("fresh", Level.NOTE if move.has_moved else Level.OK, f"{text} servers; {_moved(move)}")
+    text += f" servers{_others(seen, live)}"
+    return Finding("fresh", Level.NOTE if move.has_moved else Level.OK, f"{text}; {_moved(move)}")
 
 
 def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
@@ -72,8 +74,8 @@ def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
             "alarms", Level.UNKNOWN, "nobody was seen in the last 7 days: start a server with this speculator"
         )
     if active:
-        named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED_ALARMS])
-        more = "" if len(active) <= _NAMED_ALARMS else f"; and {len(active) - _NAMED_ALARMS} more"
+        named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED])
+        more = "" if len(active) <= _NAMED else f"; and {len(active) - _NAMED} more"
         things = "1 thing is" if len(active) == 1 else f"{len(active)} things are"
         return Finding("alarms", Level.WRONG, f"{things} wrong: {named}{more}")
     if not seen.present():
@@ -106,7 +108,32 @@ def _now(served: Served) -> str:
     ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
     known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
     known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []
-    return f"; now (last {ago(WINDOW_S)}) {', '.join(known)}" if known else ""
+    known += [_behind(served.by_replica)]
+    return f"; now (last {ago(WINDOW_S)}) {', '.join(filter(None, known))}" if any(known) else ""
+
+
+def _behind(lengths: Mapping[str, Reading]) -> str:
+    """The server that accepts least, where its 95 % interval ends before that of every other one begins; else empty."""
+    known = sorted((one.value, name) for name, one in lengths.items() if one.value is not None)
+    if len(known) < 2:
+        return ""
+    (value, name), (following, _) = known[:2]
+    low = lengths[name].low
+    high = lengths[name].high
+    begins = [lengths[other].low for _, other in known[1:]]
+    if low is None or high is None or any(begin is None or begin <= high for begin in begins):
+        return ""
+    return f"least on {name}, {value:.2f} ({low:.2f} .. {high:.2f}), the next has {following:.2f}"
+
+
+def _others(seen: Snapshot, live: int) -> str:
+    """The servers that draft with another version than the live one, and with which."""
+    drafts = {name: seen.drafts_with(name) for name in seen.present(REPLICA)}
+    apart = [
+        f"{name} with {'unknown' if number is None else number}" for name, number in drafts.items() if number != live
+    ]
+    more = "" if len(apart) <= _NAMED else f" and {len(apart) - _NAMED} more"
+    return f" ({', '.join(apart[:_NAMED])}{more})" if apart else ""
 
 
 def _learnt(row: BoardRow) -> str:

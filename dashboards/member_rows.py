@@ -1,13 +1,15 @@
 """One row per member of the last seven days: whether it is there, what runs there, and how far off its clock is."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from rich.table import Table
 
 from ..buffer.board.member_board import MemberSeen
 from ..buffer.board.member_status import MemberStatus, WorkSaid
+from ..policies.readings.definitions import Reading
 from ..policies.verdict_words import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
@@ -47,9 +49,15 @@ class MemberRow:
         return asdict(self)
 
 
-def member_rows(seen: Snapshot, silent: frozenset[str]) -> list[MemberRow]:
-    """All members by name; `silent` holds those for which the alarm of that name is raised."""
-    return [_row(name, one, seen, is_silent=name in silent) for name, one in sorted(seen.members.items())]
+def member_rows(
+    seen: Snapshot, silent: frozenset[str], lengths: Mapping[str, Reading] = MappingProxyType({})
+) -> list[MemberRow]:
+    """All members by name; `silent` holds those for which the alarm of that name is raised.
+
+    `lengths` holds the accept length of members that serve.
+    """
+    rows = [_row(name, one, seen, is_silent=name in silent) for name, one in sorted(seen.members.items())]
+    return [replace(row, doing=_serving(row.doing, lengths.get(row.member))) for row in rows]
 
 
 def members_table(rows: Sequence[MemberRow]) -> Table:
@@ -88,6 +96,12 @@ def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> Memb
         clock_ahead_s=clock_ahead_s(one),
         doing=f"at last: {doing}" if doing and presence is not Presence.ALIVE else doing,
     )
+
+
+def _serving(doing: str, length: Reading | None) -> str:
+    if length is None or length.value is None:
+        return doing
+    return ", ".join(filter(None, (doing, f"accept length {length.value:.2f}")))
 
 
 def _doing(said: MemberStatus) -> str:

@@ -36,6 +36,7 @@ class Served:
     speed: Reading
     speed_where: str  # the batch size at which most of the time was spent
     length: Reading
+    by_replica: Mapping[str, Reading]  # accept length of each that is present
     by_output: Mapping[str, Reading]  # accept length by the bucket of output tokens where rounds began
     by_context: Mapping[str, Reading]  # and by that of prompt and output so far
     rate: Reading  # tokens per second
@@ -53,9 +54,10 @@ class Served:
         return self.speed, self.length, self.rate, self.step_ms, self.captured, *self.dropped.values()
 
 
-def recent(seen: Snapshot) -> Window:
-    """What the members counted in the newest WINDOW_S seconds."""
-    return windowed(seen.histories, seen.at - WINDOW_S, seen.at)
+def recent(seen: Snapshot, member: str | None = None) -> Window:
+    """What the members counted in the newest WINDOW_S seconds, or one of them alone."""
+    histories = seen.histories if member is None else {member: seen.histories.get(member, ())}
+    return windowed(histories, seen.at - WINDOW_S, seen.at)
 
 
 def served_now(seen: Snapshot) -> Served:
@@ -66,6 +68,7 @@ def served_now(seen: Snapshot) -> Served:
         speed=speed_over_plain(window, _computed(seen)),
         speed_where=_where(window),
         length=accept_length(window),
+        by_replica={name: accept_length(recent(seen, name)) for name in seen.present(REPLICA)},
         by_output=dict(zip(OUTPUT_BUCKETS, output_accept_length(window), strict=True)),
         by_context=dict(zip(CONTEXT_BUCKETS, context_accept_length(window), strict=True)),
         rate=tokens_per_second(window),

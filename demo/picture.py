@@ -38,7 +38,14 @@ def demo_figure(report: Mapping[str, Any]) -> Any:
     line = report["timeline"]
     figure = Figure(figsize=(10.4, 5.6))
     axes = figure.subplots(gridspec_kw=_PLACE)
-    end_s = _end_s(line)
+    domains = draw_timeline(axes, line, axis_end_s(line))
+    _label(figure, axes, report["accept_length"], has_turn=len(line["domains"]) > 1)
+    draw_legend(axes, line, domains)
+    return figure
+
+
+def draw_timeline(axes: Any, line: Mapping[str, Any], end_s: float) -> list[str]:
+    """Draw every stretch, swap, refusal and rollback of `line`, a timeline, from 0 to `end_s`; return its domains."""
     axes.set_xlim(0.0, end_s)
     domains = list(dict.fromkeys(stretch["domain"] for stretch in line["accept_length"]))
     _draw_lengths(axes, line["accept_length"], domains)
@@ -46,12 +53,11 @@ def demo_figure(report: Mapping[str, Any]) -> Any:
     _draw_swaps(axes, line["swaps"], end_s)
     for kind in _OUT:
         _draw_out(axes, kind, line[kind])
-    _label(figure, axes, report["accept_length"], has_turn=len(line["domains"]) > 1)
-    _legend(axes, line, domains)
-    return figure
+    return domains
 
 
-def _end_s(line: Mapping[str, Any]) -> float:
+def axis_end_s(line: Mapping[str, Any]) -> float:
+    """The second at which an axis of `line` ends."""
     told = [entry["at_s"] for key in ("accept_length", "swaps", *_OUT) for entry in line[key]]
     return 1.03 * float(max([*told, 1.0]))
 
@@ -128,13 +134,24 @@ def _label(figure: Any, axes: Any, lengths: Mapping[str, float | None], *, has_t
     figure.supxlabel(f"{CAPTION}{TURN_CAPTION if has_turn else ''}.", fontsize=10, color=_INK, y=0.025)
     axes.set_xlabel("time since the first request (seconds)")
     axes.set_ylabel("accept length (tokens per step of the target)")
+    leave_room(axes)
+    trim(axes)
+
+
+def leave_room(axes: Any, share: float = 0.12) -> None:
+    """Make room for the names of domains, and for what was put out: so much of the axis."""
     low, high = axes.get_ylim()
-    axes.set_ylim(0.75, max(high + 0.12 * (high - low), 1.5))  # room for the names of domains, and for what was put out
+    axes.set_ylim(0.75, max(high + share * (high - low), 1.5))
+
+
+def trim(axes: Any) -> None:
+    """Draw lines to read values by, and no frame."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5dbe1", linewidth=0.6, zorder=0.5)
 
 
-def _legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str]) -> None:
+def draw_legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str], below: float = 0.12) -> None:
+    """So many of their heights `below` the axes, what is drawn of `line`; `domains` as `draw_timeline` returns them."""
     shown: list[tuple[Any, str]] = [
         (Line2D([], [], color=_LINES[index % len(_LINES)], marker="o", markersize=3.5, linewidth=2.2), _word(domain))
         for index, domain in enumerate(domains)
@@ -147,7 +164,7 @@ def _legend(axes: Any, line: Mapping[str, Any], domains: Sequence[str]) -> None:
         shown.append((Line2D([], [], color=colour, marker=marker, linestyle="", markeredgewidth=2.2), word))
     shown.append((Line2D([], [], color=_QUIET, linestyle=(0, (5, 3))), "1: no drafted token accepted"))
     handles, words = zip(*shown, strict=True)
-    axes.legend(handles, words, frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    axes.legend(handles, words, frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -below))
 
 
 def _word(domain: str) -> str:

@@ -54,6 +54,45 @@ async def serve_traffic(
     Raises PacelineError as soon as a service has ended; requests in flight are then cancelled.
     """
     began_s = time.monotonic()
+    with LiveView(console) as view:
+
+        def look(done: Sequence[Served]) -> int:
+            running.ensure_running()
+            state = read_state(
+                running.reader,
+                done,
+                phase=done[-1].prompt.domain if done else "first requests",
+                requests_total=len(prompts),
+                elapsed_s=time.monotonic() - began_s,
+                answer=read_answer(done[-1]) if read_answer and done else "",
+            )
+            view.show(state)
+            return state.traces.pending
+
+        return await watched_traffic(
+            url,
+            prompts,
+            concurrency=concurrency,
+            max_tokens=max_tokens,
+            ends_at_eos=read_answer is not None,
+            look=look,
+        )
+
+
+async def watched_traffic(
+    url: str,
+    prompts: Sequence[Prompt],
+    *,
+    concurrency: int,
+    max_tokens: int,
+    ends_at_eos: bool = False,
+    look: Callable[[Sequence[Served]], int],
+) -> list[Served]:
+    """Send all prompts and return what was served in order of completion.
+
+    `look` gets what was served so far, twice a second and in another thread; it returns how many traces wait for the
+    learner. What it raises ends the traffic: requests in flight are then cancelled.
+    """
     done: list[Served] = []
     gate = asyncio.Event()
     gate.set()
@@ -64,28 +103,16 @@ async def serve_traffic(
             concurrency=concurrency,
             max_tokens=max_tokens,
             is_labelled=True,
-            ends_at_eos=read_answer is not None,
+            ends_at_eos=ends_at_eos,
             on_served=done.append,
             gate=gate,
         )
     )
     try:
-        with LiveView(console) as view:
-            while not sending.done():
-                await asyncio.wait({sending}, timeout=_REFRESH_S)
-                running.ensure_running()
-                phase = done[-1].prompt.domain if done else "first requests"
-                state = await asyncio.to_thread(
-                    read_state,
-                    running.reader,
-                    tuple(done),
-                    phase=phase,
-                    requests_total=len(prompts),
-                    elapsed_s=time.monotonic() - began_s,
-                    answer=read_answer(done[-1]) if read_answer and done else "",
-                )
-                view.show(state)
-                gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()
+        while not sending.done():
+            await asyncio.wait({sending}, timeout=_REFRESH_S)
+            pending = await asyncio.to_thread(look, tuple(done))
+            gate.set() if pending < MAX_PENDING_TRACES else gate.clear()
         return await sending
     finally:
         sending.cancel()

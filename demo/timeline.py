@@ -15,13 +15,20 @@ STRETCH_REQUESTS = 12
 ENDS: Mapping[VersionState, str] = {VersionState.REFUSED: "refused", VersionState.ROLLED_BACK: "rolled_back"}
 
 
-def timeline(results: Sequence[Served], swaps: Iterable[Swap], versions: Iterable[VersionLine]) -> dict[str, object]:
-    """The contents of `timeline` in --json; every time is in seconds after the first request was sent.
+def timeline(
+    results: Sequence[Served],
+    swaps: Iterable[Swap],
+    versions: Iterable[VersionLine],
+    *,
+    began_at: float | None = None,
+) -> dict[str, object]:
+    """The contents of `timeline` in --json; every time is in seconds after `began_at`, unix seconds.
 
-    `results` holds one at least. A draft that went live again after it had been refused or rolled back is no longer
-    listed as that: the board keeps the last change of each.
+    Without it, after the first request was sent: `results` then holds one at least. A draft that went live again after
+    it had been refused or rolled back is no longer listed as that: the board keeps the last change of each.
     """
-    began_at = min(result.sent_at for result in results)
+    if began_at is None:
+        began_at = min(result.sent_at for result in results)
     lines = list(versions)
     return {
         "domains": _turns(results, began_at),

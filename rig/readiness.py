@@ -44,13 +44,30 @@ def redis_answers(port: int) -> bool:
 
 def is_healthy(port: int) -> bool:
     """Return whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
-    url = f"http://127.0.0.1:{port}/health"
+    reply = _reply("GET", f"http://127.0.0.1:{port}/health")
+    return reply is not None and reply.is_success
+
+
+def routes_to_all(port: int, count: int) -> bool:
+    """Return whether SGLang's router on 127.0.0.1 has `count` servers that answer; blocks for half a minute at most."""
+    reply = _reply("GET", f"http://127.0.0.1:{port}/readiness")
+    return reply is not None and reply.is_success and reply.json()["healthy_workers"] == count
+
+
+def has_bucket(port: int, bucket: str) -> bool:
+    """Return whether the S3 server on 127.0.0.1 has `bucket`, which is made; blocks for half a minute at most."""
+    reply = _reply("PUT", f"http://127.0.0.1:{port}/{bucket}")
+    return reply is not None and reply.is_success
+
+
+def _reply(method: str, url: str) -> httpx.Response | None:
+    """None where nothing answers in time."""
     try:
         # Without TLS there is nothing to verify, and httpx would read the machine's certificates at every call: 20 ms
-        # of a core that the server needs to start, and this is polled until it has.
-        return httpx.get(url, timeout=_HEALTH_LIMIT_S, trust_env=False, verify=False).is_success  # noqa: S501
+        # of a core that a server needs to start, and this is polled until it has.
+        return httpx.request(method, url, timeout=_HEALTH_LIMIT_S, trust_env=False, verify=False)  # noqa: S501
     except httpx.HTTPError:
-        return False
+        return None
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Services started as processes: Redis, the SGLang server, the Celery worker.
+"""Services started as processes: Redis, an S3 server, SGLang servers and their router, the Celery worker.
 
 Each runs in a session of its own, so that a Ctrl-C does not reach it, and ends with everything it started.
 """
@@ -17,7 +17,7 @@ from typing import Self
 from ..buffer.errors import PacelineError
 from .processes import descendants, is_group_gone_within, kill_all, signal_group
 from .progress import Report, quiet
-from .readiness import is_healthy, redis_answers, redis_server
+from .readiness import has_bucket, is_healthy, redis_answers, redis_server, routes_to_all
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
@@ -212,6 +212,58 @@ def sglang_service(
         env=env,
         report=report,
     )
+
+
+def router_service(worker_urls: Sequence[str], port: int, metrics_port: int, *, log: Path) -> Service:
+    """SGLang's router, cache-aware, on `port` of 127.0.0.1; ready when it routes to every server of `worker_urls`.
+
+    A server that does not answer is left out after two checks, two seconds apart, or two failed requests, and comes
+    back by itself; a request that it refused or broke off before it answered goes to another one.
+    """
+    flags = {
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--policy": "cache_aware",
+        "--prometheus-host": "127.0.0.1",  # by default the router's figures are on every interface
+        "--prometheus-port": metrics_port,
+        "--health-check-interval-secs": 2,
+        "--health-failure-threshold": 2,
+        "--health-success-threshold": 1,
+        "--cb-failure-threshold": 2,
+        "--log-level": "warn",
+    }
+    words = [str(word) for flag in flags.items() for word in flag]
+    return Service(
+        "SGLang's router",
+        [sys.executable, "-m", "sglang_router.launch_router", *words, "--worker-urls", *worker_urls],
+        log=log,
+        is_ready=lambda _: routes_to_all(port, len(worker_urls)),
+        start_limit_s=120.0,
+        env={"SPT_NOENV": "1"},  # its title would overwrite the environment that /proc shows
+    )
+
+
+def s3_service(port: int, bucket: str, *, log: Path) -> Service:
+    """moto's S3 server on `port` of 127.0.0.1 with an empty `bucket`. It keeps all in memory and asks for no key."""
+    return Service(
+        "S3 server",
+        [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)],
+        log=log,
+        is_ready=lambda _: has_bucket(port, bucket),
+        start_limit_s=60.0,
+    )
+
+
+def s3_env(port: int) -> dict[str, str]:
+    """What lets a process use that server, and no other one."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nobody",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
 
 
 def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet) -> Service:

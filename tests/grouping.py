@@ -30,6 +30,7 @@ ORDER = (
     "tests/e2e/test_pacing.py",
     "tests/e2e/test_draft_trees.py",
     "tests/e2e/test_target_updates.py",
+    "tests/e2e/test_fleet.py",
     "tests/e2e/test_published_drafts.py",
     "tests/e2e/test_catch_up.py",
     "tests/e2e/test_pacing_costs.py",

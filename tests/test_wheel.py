@@ -23,6 +23,7 @@ EXTRAS_OF_PARTS = {
     "dashboards.exporter": "prometheus",
     "dashboards.grafana": "grafana",
     "rig.chat": "bench",
+    "demo.fleet": "fleet",
 }
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision", "triton"}

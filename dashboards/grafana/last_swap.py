@@ -48,8 +48,12 @@ LAST_SWAP = Page(
         ),
         Graph(
             title="Accept length",
-            meaning="Pooled, of the last 5 minutes.",
-            lines={"{{speculator}}": "paceline:accept_length:rate5m{S}"},
+            meaning="Of the last 5 minutes, of all replicas together and of each.",
+            lines={
+                "{{speculator}}": "paceline:accept_length:rate5m{S}",
+                "{{member}}": "1 + rate(paceline_verify_accepted_total{S}[5m])"
+                " / (rate(paceline_verify_rounds_total{S}[5m]) > 0)",
+            },
         ),
         Graph(
             title="Draft of each replica",

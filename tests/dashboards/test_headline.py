@@ -116,7 +116,33 @@ def test_the_traffic_of_now_is_of_the_last_minute_where_it_holds_enough_requests
 
 def test_a_live_draft_that_no_server_has_is_not_fresh():
     others = snapshot(replica_a=replica(draft_version=0), replica_b=replica(), learner_l=learner())
-    assert "drafts on 1 of 2 servers" in said(others, "fresh")[1]
+    assert "drafts on 1 of 2 servers (replica:a with 0); " in said(others, "fresh")[1]
+
+
+def accepting(**lengths):
+    """Replicas, each with a hundred requests of so many accepted in 10 rounds, and one more in every other request."""
+    pairs = {name: [(10, accepted), (10, accepted + 1)] * 50 for name, accepted in lengths.items()}
+    histories = {
+        f"replica:{name}": [counted(NOW - 620.0), counted(NOW - 5.0, requests(1, "", each))]
+        for name, each in pairs.items()
+    }
+    return snapshot(histories=histories, learner_l=learner(), **{f"replica_{name}": replica() for name in lengths})
+
+
+@pytest.mark.parametrize(
+    ("lengths", "named"),
+    [
+        ({"a": 12, "b": 5, "c": 12}, ", least on replica:b, 1.55 (1.54 .. 1.56), the next has 2.25"),
+        ({"a": 12, "b": 5, "c": 5}, ""),  # two of three: neither is odd
+        ({"a": 12}, ""),
+    ],
+)
+def test_the_one_server_that_accepts_less_than_all_others_is_named(lengths, named):
+    seen = accepting(**lengths)
+    sentence = said(seen, "faster")[1]
+    assert sentence.rpartition(", 0 tokens/s")[2] == named
+    rows = {row.member: row.doing for row in answer(seen).rows}
+    assert rows["replica:a"] == "capture on, accept length 2.25"
 
 
 SWAP = {"number": 1, "before": 0, "commit_ms": 1.84, "stage_ms": 3.0, "running": 0, "at": NOW - 20.0}

@@ -10,7 +10,14 @@ from socketserver import BaseRequestHandler, TCPServer
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.rig.readiness import free_port, is_healthy, redis_answers, redis_server
+from paceline.rig.readiness import (
+    free_port,
+    has_bucket,
+    is_healthy,
+    redis_answers,
+    redis_server,
+    routes_to_all,
+)
 
 
 @contextmanager
@@ -51,6 +58,21 @@ def test_a_server_is_healthy_when_health_succeeds(status: int, expected: bool) -
         assert is_healthy(port) is expected
 
 
+@pytest.mark.parametrize(("status", "healthy", "expected"), [(200, 2, True), (200, 1, False), (503, 0, False)])
+def test_a_router_is_ready_when_it_has_every_server(status: int, healthy: int, expected: bool) -> None:
+    class Readiness(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b'{"healthy_workers": %d}' % healthy)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Readiness)) as port:
+        assert routes_to_all(port, 2) is expected
+
+
 @pytest.mark.parametrize(
     ("reply", "expected"), [(b"+PONG\r\n", True), (b"-LOADING Redis is loading the dataset in memory\r\n", False)]
 )
@@ -64,6 +86,8 @@ def test_nothing_answers_on_a_closed_port() -> None:
     port = free_port()
     assert not redis_answers(port)
     assert not is_healthy(port)
+    assert not routes_to_all(port, 0)
+    assert not has_bucket(port, "drafts")
 
 
 def test_a_redis_server_on_path_comes_before_the_bundled_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,150 @@
+"""The results of a fleet in numbers: what one server's run tells, of all together, and what each replica served."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...rig.reader import TraceAccount
+from ...rig.traffic import Served
+from .. import report as one_server
+from ..report import Run, accept_lengths
+from ..timeline import timeline
+
+_NAMED_REQUESTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    """Everything one run measured."""
+
+    whole: Run
+    replicas: Mapping[str, Run]  # what each served and did
+    untraced: Sequence[str]  # ids of answered requests of which no trace has arrived
+    store: str  # by which drafts came
+
+
+def fleet_run(
+    replicas: Mapping[str, Run], results: Sequence[Served], *, untraced: Sequence[str], store: str
+) -> FleetRun:
+    """Add up the runs of at least one replica; `results` holds all requests, those that nobody answered too."""
+    runs = [*replicas.values()]
+    whole = replace(
+        runs[0],
+        results=results,
+        traces=together([run.traces for run in runs]),
+        swapped=sorted(chain.from_iterable(run.swapped for run in runs), key=lambda swap: swap.at),
+        swaps=sum(run.swaps for run in runs),
+        stalls_ms=[*chain.from_iterable(run.stalls_ms for run in runs)],
+        quiet_ms=[*chain.from_iterable(run.quiet_ms for run in runs)],
+    )
+    return FleetRun(whole=whole, replicas=replicas, untraced=untraced, store=store)
+
+
+def together(accounts: Sequence[TraceAccount]) -> TraceAccount:
+    """The account of several servers of one buffer; what one of them has not said is unknown of all."""
+    dropped: Counter[str] = Counter()
+    for account in accounts:
+        dropped.update(account.dropped or {})
+    return replace(
+        accounts[0],
+        captured=_sum([account.captured for account in accounts]),
+        delivered=_sum([account.delivered for account in accounts]),
+        dropped=None if any(account.dropped is None for account in accounts) else dropped,
+        silent_s=max(account.silent_s for account in accounts),
+    )
+
+
+def as_json(run: FleetRun) -> dict[str, object]:
+    """The contents of --json: that of `make demo`, and of every replica what it served, swapped and captured."""
+    return {
+        **one_server.as_json(run.whole),
+        "requests": {
+            "sent": len(run.whole.results),
+            "failed": failed(run.whole.results),
+            "untraced": len(run.untraced),
+        },
+        "replicas": {name: _replica(run, name) for name in run.replicas},
+        "store": run.store,
+    }
+
+
+def faults(run: FleetRun) -> list[str]:
+    """Return what went wrong, one line each, as for one server; also answers of which every trace is missing."""
+    found = one_server.faults(run.whole)
+    dropped = sum((run.whole.traces.dropped or {}).values())
+    if len(run.untraced) > dropped:
+        named = ", ".join(run.untraced[:_NAMED_REQUESTS])
+        found.append(f"{len(run.untraced)} answers have no trace, expected at most the {dropped} dropped: {named}")
+    return found
+
+
+def failed(results: Sequence[Served]) -> int:
+    """Requests that nobody answered."""
+    return sum(bool(result.failure) for result in results)
+
+
+def print_closing(console: Console, run: FleetRun) -> None:
+    """Print what one server's run prints, of all together, and a row per replica."""
+    one_server.print_closing(console, run.whole)
+    console.print(replicas_table(run))
+    dropped = sum((run.whole.traces.dropped or {}).values())
+    answered = len(run.whole.results) - failed(run.whole.results)
+    console.print(
+        f"requests: {len(run.whole.results)} sent, {failed(run.whole.results)} failed, {answered} answered = "
+        f"{answered - len(run.untraced)} with a trace + {len(run.untraced)} without ({dropped} traces were dropped)",
+        highlight=False,
+    )
+
+
+def replicas_table(run: FleetRun) -> Table:
+    """A row per replica."""
+    table = Table(title="replicas", title_justify="left")
+    for heading in ("replica", "requests", "accept length", "swaps", "captured", "dropped"):
+        table.add_column(heading)
+    for name, part in run.replicas.items():
+        lengths = _lengths(part)
+        path = " -> ".join(f"{value:.2f}" for value in lengths.values() if value is not None)
+        dropped = part.traces.dropped
+        cells = (
+            name,
+            str(len(part.results)),
+            path or "served nothing",
+            str(len(part.swapped)),
+            _known(part.traces.captured),
+            _known(None if dropped is None else sum(dropped.values())),
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _replica(run: FleetRun, name: str) -> dict[str, object]:
+    part = run.replicas[name]
+    began_at = min(result.sent_at for result in run.whole.results)
+    return {
+        "requests": len(part.results),
+        "accept_length": _lengths(part),
+        "swaps": len(part.swapped),
+        "captured": part.traces.captured,
+        "delivered": part.traces.delivered,
+        "dropped": None if part.traces.dropped is None else dict(part.traces.dropped),
+        "timeline": timeline(part.results, part.swapped, (), began_at=began_at),
+    }
+
+
+def _lengths(part: Run) -> dict[str, float | None]:
+    """Accept lengths at the four points of the run; none where it served nothing."""
+    return accept_lengths(part.results) if part.results else {}
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else str(count)
