@@ -1,0 +1,107 @@
+"""What sizing calculates with: figures that a bench has measured, each with the command that measures it.
+
+Processor times are of one core of the machine that docs/sizing.md names. A station's time for a token of a trace is
+that of a token without features, and one in proportion to the bytes of its features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class FeatureForm(StrEnum):
+    """How traces hold the target's hidden states."""
+
+    CAPTURED = "captured"  # as a target in bfloat16 has them
+    INT8 = "int8"  # quantised on the server's GPU
+    TOKENS = "tokens"  # not at all: the learner recomputes them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A figure, what it is of, and the command that prints it."""
+
+    what: str
+    value: float
+    unit: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class StationCost:
+    """Processor time of one station of a trace's path."""
+
+    per_token: Constant  # microseconds, without features
+    per_byte: Mapping[FeatureForm, Constant]  # nanoseconds per byte of features, as these leave the server's device
+
+    def token_s(self, form: FeatureForm, feature_bytes: float) -> float:
+        """Seconds of one core for a token of a trace."""
+        features_ns = self.per_byte[form].value * feature_bytes if feature_bytes else 0.0
+        return self.per_token.value * 1e-6 + features_ns * 1e-9
+
+    def constants(self) -> list[Constant]:
+        """All of them."""
+        return [self.per_token, *self.per_byte.values()]
+
+
+_NARROW: Final = "make bench-width ARGS='--only stations --hidden 8 --output-tokens 1024'"
+_WIDE: Final = {
+    FeatureForm.CAPTURED: "make bench-width ARGS='--only stations --requests 32'",
+    FeatureForm.INT8: "make bench-width ARGS='--only stations --requests 32 --feature-format int8'",
+}
+_GROWTH: Final = "make bench-growth ARGS='--forms captured int8 tokens'"
+
+
+def _station(name: str, *, per_token_us: float, captured_ns: float, int8_ns: float) -> StationCost:
+    by_form = {FeatureForm.CAPTURED: captured_ns, FeatureForm.INT8: int8_ns}
+    return StationCost(
+        Constant(what=f"{name}, without features", value=per_token_us, unit="us per token", command=_NARROW),
+        {
+            form: Constant(what=f"{name}, {form.value}", value=ns, unit="ns per byte of features", command=_WIDE[form])
+            for form, ns in by_form.items()
+        },
+    )
+
+
+COURIER: Final = _station("courier process", per_token_us=1.0, captured_ns=2.96, int8_ns=2.08)
+REDIS_APPEND: Final = _station("Redis, a trace and its file", per_token_us=1.0, captured_ns=2.48, int8_ns=2.08)
+REDIS_CLAIM: Final = _station("Redis, claim", per_token_us=0.1, captured_ns=0.29, int8_ns=0.36)
+LEARNER_CLAIM: Final = _station("learner, claim and decode", per_token_us=1.0, captured_ns=2.37, int8_ns=2.12)
+
+#: Of a token and its verdicts, without features.
+TOKEN_BYTES: Final = Constant(
+    what="a token and its verdicts in Redis",
+    value=11.0,
+    unit="bytes per token",
+    command="make bench-growth ARGS='--forms tokens --traces FILE'",
+)
+STORED_SHARE: Final = {
+    form: Constant(what=f"features in Redis, {form.value}", value=share, unit="of their bytes", command=_WIDE[form])
+    for form, share in ((FeatureForm.CAPTURED, 0.774), (FeatureForm.INT8, 0.996))
+}
+MEMORY_SHARE: Final = {
+    form: Constant(what=f"memory of Redis, {form.value}", value=share, unit="of the bytes of traces", command=_GROWTH)
+    for form, share in ((FeatureForm.CAPTURED, 1.2), (FeatureForm.INT8, 1.2), (FeatureForm.TOKENS, 1.2))
+}
+BOARD: Final = Constant(
+    what="Redis, a heartbeat and a look at the board", value=500.0, unit="us per server and second", command=_GROWTH
+)
+REPLICA_BYTES: Final = Constant(
+    what="memory of Redis, keys and connections", value=5e5, unit="bytes per server", command=_GROWTH
+)
+#: A bound and no measurement: a courier sends no more.
+BEAT_BYTES: Final = Constant(
+    what="a heartbeat, at most", value=8000.0, unit="bytes", command="serving/courier/heartbeat.py:MAX_BEAT_BYTES"
+)
+
+#: As docs/sizing.md lists them.
+ALL_CONSTANTS: Final = (
+    *(each for station in (COURIER, REDIS_APPEND, REDIS_CLAIM, LEARNER_CLAIM) for each in station.constants()),
+    TOKEN_BYTES,
+    *STORED_SHARE.values(),
+    *MEMORY_SHARE.values(),
+    BOARD,
+    REPLICA_BYTES,
+    BEAT_BYTES,
+)
