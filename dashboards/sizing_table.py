@@ -67,11 +67,11 @@ def as_fields(fleet: Fleet) -> dict[str, object]:
 
 def _assumed(fleet: Fleet, found: Sizing) -> list[str]:
     holds = {
-        FeatureForm.CAPTURED: "as captured, in bfloat16",
-        FeatureForm.INT8: "in int8",
-        FeatureForm.TOKENS: "not at all",
+        FeatureForm.CAPTURED: "hidden states as captured, in bfloat16",
+        FeatureForm.INT8: "hidden states in int8",
+        FeatureForm.TOKENS: "tokens alone",
     }[fleet.form]
-    model = f"hidden size {fleet.hidden}, {fleet.layers} layers; traces hold hidden states {holds}"
+    model = f"hidden size {fleet.hidden}, {fleet.layers} layers; traces hold {holds}"
     traffic = f"{fleet.prompt_tokens} tokens of prompt and {fleet.output_tokens} of output per request"
     kept = f"{fleet.sample_rate:.4g} of requests captured, kept for {ago(fleet.keep_s)}"
     return [f"{model}: {found.token_bytes:,.0f} bytes per token", f"{traffic}; {kept}", ""]

@@ -101,24 +101,25 @@ class Sizing:
 def sizing(fleet: Fleet) -> Sizing:
     """Of one speculator. All is in proportion to the tokens of traces, but for what every replica has."""
     form = fleet.form
-    feature_bytes = fleet.feature_bytes
-    all_tokens_per_s = fleet.served_tokens_per_s * fleet.request_tokens / fleet.output_tokens
-    traced_per_s = all_tokens_per_s * fleet.sample_rate
-    stored_bytes = feature_bytes * STORED_SHARE[form].value if feature_bytes else 0.0
+    served_per_s = fleet.served_tokens_per_s
+    traced_per_served = fleet.request_tokens / fleet.output_tokens
+    traced_per_s = served_per_s * fleet.sample_rate * traced_per_served
+    stored_bytes = fleet.feature_bytes * STORED_SHARE[form].value if fleet.feature_bytes else 0.0
     token_bytes = TOKEN_BYTES.value + stored_bytes
+    buffer_bytes = traced_per_s * token_bytes * fleet.keep_s
+    feature_bytes = fleet.feature_bytes * traced_per_served
     redis_s = REDIS_APPEND.token_s(form, feature_bytes) + REDIS_CLAIM.token_s(form, feature_bytes)
     courier_s = COURIER.token_s(form, feature_bytes)
     learner_s = LEARNER_CLAIM.token_s(form, feature_bytes)
     board_cores = fleet.replicas * BOARD.value * 1e-6
-    buffer_bytes = traced_per_s * token_bytes * fleet.keep_s
     gpus = None if fleet.learned_tokens_per_s is None else traced_per_s / fleet.learned_tokens_per_s
     rates = {
-        "Redis": max(1.0 - board_cores, 0.0) / (all_tokens_per_s * redis_s),
-        "courier": fleet.replicas / (all_tokens_per_s * courier_s),
-        "learner": 1.0 / (all_tokens_per_s * learner_s),
+        "Redis": max(1.0 - board_cores, 0.0) / (served_per_s * redis_s),
+        "courier": 1.0 / (fleet.tokens_per_s * courier_s),
+        "learner": 1.0 / (served_per_s * learner_s),
     }
     if fleet.learned_tokens_per_s is not None:
-        rates["GPUs"] = MOST_RANKS * fleet.learned_tokens_per_s / all_tokens_per_s
+        rates["GPUs"] = MOST_RANKS * fleet.learned_tokens_per_s / (served_per_s * traced_per_served)
     limit = min(rates, key=lambda name: rates[name])
     return Sizing(
         trace_tokens_per_s=traced_per_s,
@@ -127,9 +128,9 @@ def sizing(fleet: Fleet) -> Sizing:
         beat_bytes_per_s=fleet.replicas * BEAT_BYTES.value,
         buffer_bytes=buffer_bytes,
         redis_bytes=buffer_bytes * MEMORY_SHARE[form].value + fleet.replicas * REPLICA_BYTES.value,
-        redis_cores=traced_per_s * redis_s + board_cores,
-        courier_cores=traced_per_s * courier_s / fleet.replicas,
-        learner_cores=traced_per_s * learner_s,
+        redis_cores=served_per_s * fleet.sample_rate * redis_s + board_cores,
+        courier_cores=fleet.tokens_per_s * fleet.sample_rate * courier_s,
+        learner_cores=served_per_s * fleet.sample_rate * learner_s,
         learner_gpus=gpus,
         rollout_s=fleet.replicas * fleet.stagger_s,
         cost_per_million=_cost_per_million(fleet, gpus),

@@ -1,7 +1,7 @@
-"""What sizing calculates with: figures that a bench has measured, each with the command that measures it.
+"""What sizing calculates with: figures that a bench has measured, each with the command that prints what it is of.
 
-Processor times are of one core of the machine that docs/sizing.md names. A station's time for a token of a trace is
-that of a token without features, and one in proportion to the bytes of its features.
+Processor times are of one core of the machine that docs/sizing.md names. A station of a trace's path takes a time for
+every output token, whose rounds are many small arrays, and one in proportion to the bytes of features.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class FeatureForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A figure, what it is of, and the command that prints it."""
+    """A figure, what it is of, and the command that prints what it is calculated from."""
 
     what: str
     value: float
@@ -32,11 +32,11 @@ class Constant:
 class StationCost:
     """Processor time of one station of a trace's path."""
 
-    per_token: Constant  # microseconds, without features
+    per_token: Constant  # microseconds per output token
     per_byte: Mapping[FeatureForm, Constant]  # nanoseconds per byte of features, as these leave the server's device
 
     def token_s(self, form: FeatureForm, feature_bytes: float) -> float:
-        """Seconds of one core for a token of a trace."""
+        """Seconds of one core for an output token; `feature_bytes` are its own and its share of the prompt's."""
         features_ns = self.per_byte[form].value * feature_bytes if feature_bytes else 0.0
         return self.per_token.value * 1e-6 + features_ns * 1e-9
 
@@ -47,16 +47,16 @@ class StationCost:
 
 _NARROW: Final = "make bench-width ARGS='--only stations --hidden 8 --output-tokens 1024'"
 _WIDE: Final = {
-    FeatureForm.CAPTURED: "make bench-width ARGS='--only stations --requests 32'",
-    FeatureForm.INT8: "make bench-width ARGS='--only stations --requests 32 --feature-format int8'",
+    FeatureForm.CAPTURED: "make bench-width ARGS='--only stations --hidden 8192 --requests 16'",
+    FeatureForm.INT8: "make bench-width ARGS='--only stations --hidden 8192 --requests 16 --feature-format int8'",
 }
-_GROWTH: Final = "make bench-growth ARGS='--forms captured int8 tokens'"
+_GROWTH: Final = "make bench-growth"
 
 
 def _station(name: str, *, per_token_us: float, captured_ns: float, int8_ns: float) -> StationCost:
     by_form = {FeatureForm.CAPTURED: captured_ns, FeatureForm.INT8: int8_ns}
     return StationCost(
-        Constant(what=f"{name}, without features", value=per_token_us, unit="us per token", command=_NARROW),
+        Constant(what=f"{name}, rounds", value=per_token_us, unit="us per output token", command=_NARROW),
         {
             form: Constant(what=f"{name}, {form.value}", value=ns, unit="ns per byte of features", command=_WIDE[form])
             for form, ns in by_form.items()
@@ -64,15 +64,15 @@ def _station(name: str, *, per_token_us: float, captured_ns: float, int8_ns: flo
     )
 
 
-COURIER: Final = _station("courier process", per_token_us=1.0, captured_ns=2.96, int8_ns=2.08)
-REDIS_APPEND: Final = _station("Redis, a trace and its file", per_token_us=1.0, captured_ns=2.48, int8_ns=2.08)
-REDIS_CLAIM: Final = _station("Redis, claim", per_token_us=0.1, captured_ns=0.29, int8_ns=0.36)
-LEARNER_CLAIM: Final = _station("learner, claim and decode", per_token_us=1.0, captured_ns=2.37, int8_ns=2.12)
+COURIER: Final = _station("courier process", per_token_us=21.6, captured_ns=4.69, int8_ns=3.47)
+REDIS_APPEND: Final = _station("Redis, a trace and its file", per_token_us=0.15, captured_ns=2.4, int8_ns=2.6)
+REDIS_CLAIM: Final = _station("Redis, claim", per_token_us=0.3, captured_ns=0.79, int8_ns=0.63)
+LEARNER_CLAIM: Final = _station("learner, claim and decode", per_token_us=2.04, captured_ns=3.78, int8_ns=2.52)
 
 #: Of a token and its verdicts, without features.
 TOKEN_BYTES: Final = Constant(
     what="a token and its verdicts in Redis",
-    value=11.0,
+    value=9.1,
     unit="bytes per token",
     command="make bench-growth ARGS='--forms tokens --traces FILE'",
 )

@@ -35,16 +35,19 @@ def changed(fleet: Fleet = ONE, **changes: object) -> Fleet:
 
 @pytest.fixture(autouse=True)
 def round_constants(monkeypatch):
-    """Per token of ONE: the courier takes 1 + 2 * 20 = 41 us, Redis 5 + 4 + 1 = 10 us, the learner 2 + 23 = 25 us."""
+    """ONE has 4 tokens of traces, with 8,000 bytes of features, per output token.
+
+    For that the courier takes 4 + 160 = 164 us, Redis 20 + 16 + 4 = 40 us, the learner 8 + 92 = 100 us.
+    """
     shares = {FeatureForm.CAPTURED: constant(0.5), FeatureForm.INT8: constant(1.0)}
     made = {
         "TOKEN_BYTES": constant(10.0),
         "STORED_SHARE": shares,
         "MEMORY_SHARE": {form: constant(1.2) for form in FeatureForm},
-        "COURIER": station(1.0, 20.0, 10.0),
-        "REDIS_APPEND": station(5.0, 2.0, 1.0),
-        "REDIS_CLAIM": station(1.0, 0.0, 0.0),
-        "LEARNER_CLAIM": station(2.0, 11.5, 5.0),
+        "COURIER": station(4.0, 20.0, 10.0),
+        "REDIS_APPEND": station(20.0, 2.0, 1.0),
+        "REDIS_CLAIM": station(4.0, 0.0, 0.0),
+        "LEARNER_CLAIM": station(8.0, 11.5, 5.0),
         "BOARD": constant(500.0),
         "REPLICA_BYTES": constant(1e6),
         "BEAT_BYTES": constant(8000.0),
@@ -61,9 +64,9 @@ def test_one_server_is_the_product_of_its_figures():
     assert found.beat_bytes_per_s == 8000
     assert found.buffer_bytes == 4000 * 1010 * 100
     assert found.redis_bytes == pytest.approx(1.2 * 404e6 + 1e6)
-    assert found.redis_cores == pytest.approx(4000 * 10e-6 + 500e-6)
-    assert found.courier_cores == pytest.approx(4000 * 41e-6)
-    assert found.learner_cores == pytest.approx(4000 * 25e-6)
+    assert found.redis_cores == pytest.approx(1000 * 40e-6 + 500e-6)
+    assert found.courier_cores == pytest.approx(1000 * 164e-6)
+    assert found.learner_cores == pytest.approx(1000 * 100e-6)
     assert found.rollout_s == 5.0
     assert (found.largest_sample_rate, found.limited_by) == (1.0, "")
 
@@ -76,13 +79,13 @@ def test_what_is_of_a_server_grows_with_servers_and_what_is_of_a_courier_does_no
 
 
 def test_the_largest_share_of_requests_is_what_the_narrowest_place_carries():
-    # 100 servers: 400,000 tokens per second; of Redis' core 1 - 100 * 500 us = 0.95 is left for them.
+    # 100 servers: 100,000 output tokens per second.
     found = sizing(changed(replicas=100))
-    assert (found.limited_by, found.largest_sample_rate) == ("learner", pytest.approx(1 / (400_000 * 25e-6)))
-    # 1,800 servers leave a tenth of Redis' core: 0.1 / (7,200,000 * 10 us).
+    assert (found.limited_by, found.largest_sample_rate) == ("learner", pytest.approx(1 / (100_000 * 100e-6)))
+    # 1,800 servers leave a tenth of Redis' core: 0.1 / (1,800,000 * 40 us).
     found = sizing(changed(replicas=1800))
     assert (found.limited_by, found.largest_sample_rate) == ("Redis", pytest.approx(0.1 / 72.0))
-    # One server of 10,000 output tokens per second: 40,000 * 41 us = 1.64 cores of its courier.
+    # One server of 10,000 output tokens per second: 10,000 * 164 us = 1.64 cores of its courier.
     found = sizing(changed(tokens_per_s=10_000.0))
     assert (found.limited_by, found.largest_sample_rate) == ("courier", pytest.approx(1 / 1.64))
     # Heartbeats alone fill Redis' core.
@@ -117,16 +120,16 @@ def test_one_learner_has_no_use_for_more_gpus_than_ranks():
 @pytest.mark.parametrize(
     ("form", "feature_bytes", "token_bytes", "courier_us"),
     [
-        (FeatureForm.CAPTURED, 2000.0, 10 + 1000, 41.0),
-        (FeatureForm.INT8, 1004.0, 10 + 1004, 1 + 10.04),
-        (FeatureForm.TOKENS, 0.0, 10, 1.0),
+        (FeatureForm.CAPTURED, 2000.0, 10 + 1000, 164.0),
+        (FeatureForm.INT8, 1004.0, 10 + 1004, 4 + 40.16),
+        (FeatureForm.TOKENS, 0.0, 10, 4.0),
     ],
 )
 def test_features_weigh_what_their_form_says(form, feature_bytes, token_bytes, courier_us):
     fleet = changed(form=form)
     assert fleet.feature_bytes == feature_bytes
     assert sizing(fleet).token_bytes == token_bytes
-    assert sizing(fleet).courier_cores == pytest.approx(4000 * courier_us * 1e-6)
+    assert sizing(fleet).courier_cores == pytest.approx(1000 * courier_us * 1e-6)
 
 
 @pytest.mark.parametrize(
