@@ -19,7 +19,7 @@ from ...dashboards.snapshot import take
 from ...learner.claim.intake import Outcome, sort_entries
 from ...serving.courier.backlog import size_bytes
 from .full_beat import full_status
-from .simulated import TIMEOUT_S, SimulatedReplica, fleet
+from .simulated import RATES, TIMEOUT_S, SimulatedReplica, fleet
 from .stock import intake_of, sent_by
 
 CONSUMER = "growth"
@@ -30,7 +30,7 @@ BATCH_BYTES = 64 << 20
 BATCH_TRACES = 64
 #: Seconds of beats and looks of all replicas together, at least so many beats of one.
 BEATS = 64
-LOOKS = 3
+READS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,15 @@ def costs_of(url: str, count: int, *, stock: Sequence[DraftTrace], sent: int) ->
         empty_bytes = used_bytes(client)
         with fleet(url, count, config) as replicas:
             member_bytes = used_bytes(client) - empty_bytes
+            # Before there are traces: large ones are written and freed by threads of Redis after it has answered.
+            beat = _beats(client, replicas)
+            board = RedisVersionBoard(client, config)
+            heartbeats = cost_of(client, lambda: [board.heartbeats() for _ in range(READS)]).over(READS)
+            status = cost_of(client, lambda: _status(board, config.speculator))
             learner = RedisTraceBuffer(client, config)
             append, claim = _traffic(client, learner, replicas, stock=stock, sent=sent)
             payload_bytes = learner.counts().bytes
             trace_bytes = used_bytes(client) - empty_bytes - member_bytes
-            beat = _beats(client, replicas)
-            board = RedisVersionBoard(client, config)
-            heartbeats = cost_of(client, lambda: [board.heartbeats() for _ in range(LOOKS)]).over(LOOKS)
-            status = cost_of(client, lambda: [_status(board, config.speculator) for _ in range(LOOKS)]).over(LOOKS)
     return FleetCosts(
         replicas=count,
         append=append.over(sent),
@@ -107,8 +108,9 @@ def redis_cpu_s(client: Any) -> float:
 
 
 def used_bytes(client: Any) -> int:
-    """What Redis has allocated."""
-    return int(client.info("memory")["used_memory"])
+    """What Redis has allocated, as it compares it with maxmemory: without what waits for its file."""
+    found = client.info("memory")
+    return int(found["used_memory"]) - int(found["mem_aof_buffer"])
 
 
 def _traffic(
@@ -150,7 +152,7 @@ def _claim(learner: RedisTraceBuffer, like: DraftTrace, traces: int) -> None:
 def _beats(client: Any, replicas: Sequence[SimulatedReplica]) -> Cost:
     """Of one replica and one second."""
     seconds = -(-BEATS // len(replicas))
-    said = {replica.name: full_status(replica.seed, replica.courier_board.now()) for replica in replicas}
+    said = {replica.name: full_status(replica.seed % RATES, replica.courier_board.now()) for replica in replicas}
 
     def beat() -> None:
         for _ in range(seconds):

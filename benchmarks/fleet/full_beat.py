@@ -1,6 +1,7 @@
 """The largest heartbeat that a courier sends, and an hour of the history that the board keeps of such beats."""
 
 import random
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -103,13 +104,18 @@ def full_counters(seed: int, at: float, running_s: float) -> Counters:
     )
 
 
-def plant_hour(client: Any, key: str, seed: int, now_s: float) -> None:
-    """The history before `now_s` under `key`, as it lies there after an hour of full beats."""
+@cache
+def hour_of_beats(seed: int) -> list[tuple[int, str, bytes]]:
+    """Age in seconds, boot and counters of every entry that an hour of full beats leaves, oldest first."""
     ages = [*range(round(HISTORY_S) - 60, round(HISTORY_FINE_S), -60)]
     ages += range(round(HISTORY_FINE_S), 0, -round(HISTORY_EVERY_S))
+    return [(age, *encode_entry(full_counters(seed, HISTORY_S - age, HISTORY_S - age))) for age in ages]
+
+
+def plant_hour(client: Any, key: str, seed: int, now_s: float) -> None:
+    """The history before `now_s` under `key`, as it lies there after an hour of full beats."""
     with client.pipeline(transaction=False) as trip:
-        for age in ages:
-            boot, raw = encode_entry(full_counters(seed, now_s - age, HISTORY_S - age))
-            fields = {"boot": boot, "counters": raw}
+        for age, boot, raw in hour_of_beats(seed):
+            fields: Any = {"boot": boot, "counters": raw}
             trip.xadd(key, fields, id=f"{round((now_s - age) * 1000)}-0")
         trip.execute()
