@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.config import BufferConfig
+from ...buffer.keys import LEDGER, PAYLOAD, TRACE_IDS, TRACES
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...buffer.stream.trace import DraftTrace
@@ -61,7 +62,7 @@ class FleetCosts:
     heartbeats: Cost  # all heartbeats read once, as a replica that waits for its turn to swap does
     status: Cost  # one answer of `paceline status`
     replica_bytes: float  # in Redis, of one replica: its keys and its connections
-    payload_share: float  # what Redis takes for traces over their bytes
+    payload_share: float  # what the keys of traces take in Redis over their bytes
 
 
 def costs_of(url: str, count: int, *, stock: Sequence[DraftTrace], sent: int) -> FleetCosts:
@@ -80,7 +81,7 @@ def costs_of(url: str, count: int, *, stock: Sequence[DraftTrace], sent: int) ->
             learner = RedisTraceBuffer(client, config)
             append, claim = _traffic(client, learner, replicas, stock=stock, sent=sent)
             payload_bytes = learner.counts().bytes
-            trace_bytes = used_bytes(client) - empty_bytes - member_bytes
+            kept_bytes = trace_bytes(client, config.speculator)
     return FleetCosts(
         replicas=count,
         append=append.over(sent),
@@ -89,7 +90,7 @@ def costs_of(url: str, count: int, *, stock: Sequence[DraftTrace], sent: int) ->
         heartbeats=heartbeats,
         status=status,
         replica_bytes=member_bytes / count,
-        payload_share=trace_bytes / payload_bytes,
+        payload_share=kept_bytes / payload_bytes,
     )
 
 
@@ -111,6 +112,13 @@ def used_bytes(client: Any) -> int:
     """What Redis has allocated, as it compares it with maxmemory: without what waits for its file."""
     found = client.info("memory")
     return int(found["used_memory"]) - int(found["mem_aof_buffer"])
+
+
+def trace_bytes(client: Any, speculator: str) -> int:
+    """What the keys of a speculator's traces take of that."""
+    names = [key.name(speculator) for key in (TRACES, LEDGER, TRACE_IDS)]
+    names += client.scan_iter(match=PAYLOAD.name(speculator, "*"), count=10_000)
+    return sum(int(client.memory_usage(name, samples=0)) for name in names)
 
 
 def _traffic(
