@@ -18,6 +18,7 @@ from .sizing_constants import (
     STORED_SHARE,
     TOKEN_BYTES,
     FeatureForm,
+    StationCost,
 )
 
 #: More ranks of one learner have nothing to do: a batch has so many traces.
@@ -58,15 +59,30 @@ class Fleet:
         return self.replicas * self.tokens_per_s
 
     @property
+    def requests_per_s(self) -> float:
+        """Of all replicas, captured or not."""
+        return self.served_tokens_per_s / self.output_tokens
+
+    @property
+    def request_traces(self) -> int:
+        """Windows that a request is cut into."""
+        new_tokens = self.trace_tokens - self._context
+        return 1 + max(math.ceil((self._kept_tokens - self.trace_tokens) / new_tokens), 0)
+
+    @property
     def request_tokens(self) -> int:
-        """Tokens in the traces of one request: its prompt, or what is kept of a long one, its output, and the context
-        that every window after the first repeats.
-        """
-        context = self.trace_tokens // 4
-        kept = self.prompt_tokens if self.prompt_tokens < self.trace_tokens else context - 1
-        tokens = kept + self.output_tokens
-        further = max(math.ceil((tokens - self.trace_tokens) / (self.trace_tokens - context)), 0)
-        return tokens + further * context
+        """Tokens in the traces of a request: those kept, and the context that every window after the first repeats."""
+        return self._kept_tokens + (self.request_traces - 1) * self._context
+
+    @property
+    def _context(self) -> int:
+        return self.trace_tokens // 4
+
+    @property
+    def _kept_tokens(self) -> int:
+        """The whole prompt, or the end of one that fills a window, and the output."""
+        kept = self.prompt_tokens if self.prompt_tokens < self.trace_tokens else self._context - 1
+        return kept + self.output_tokens
 
     @property
     def feature_bytes(self) -> float:
@@ -100,26 +116,23 @@ class Sizing:
 
 def sizing(fleet: Fleet) -> Sizing:
     """Of one speculator. All is in proportion to the tokens of traces, but for what every replica has."""
-    form = fleet.form
-    served_per_s = fleet.served_tokens_per_s
-    traced_per_served = fleet.request_tokens / fleet.output_tokens
-    traced_per_s = served_per_s * fleet.sample_rate * traced_per_served
-    stored_bytes = fleet.feature_bytes * STORED_SHARE[form].value if fleet.feature_bytes else 0.0
+    captured_per_s = fleet.requests_per_s * fleet.sample_rate
+    traced_per_s = captured_per_s * fleet.request_tokens
+    stored_bytes = fleet.feature_bytes * STORED_SHARE[fleet.form].value if fleet.feature_bytes else 0.0
     token_bytes = TOKEN_BYTES.value + stored_bytes
     buffer_bytes = traced_per_s * token_bytes * fleet.keep_s
-    feature_bytes = fleet.feature_bytes * traced_per_served
-    redis_s = REDIS_APPEND.token_s(form, feature_bytes) + REDIS_CLAIM.token_s(form, feature_bytes)
-    courier_s = COURIER.token_s(form, feature_bytes)
-    learner_s = LEARNER_CLAIM.token_s(form, feature_bytes)
+    redis_s = _request_s(REDIS_APPEND, fleet) + _request_s(REDIS_CLAIM, fleet)
+    courier_s = _request_s(COURIER, fleet) / fleet.replicas
+    learner_s = _request_s(LEARNER_CLAIM, fleet)
     board_cores = fleet.replicas * BOARD.value * 1e-6
     gpus = None if fleet.learned_tokens_per_s is None else traced_per_s / fleet.learned_tokens_per_s
     rates = {
-        "Redis": max(1.0 - board_cores, 0.0) / (served_per_s * redis_s),
-        "courier": 1.0 / (fleet.tokens_per_s * courier_s),
-        "learner": 1.0 / (served_per_s * learner_s),
+        "Redis": max(1.0 - board_cores, 0.0) / (fleet.requests_per_s * redis_s),
+        "courier": 1.0 / (fleet.requests_per_s * courier_s),
+        "learner": 1.0 / (fleet.requests_per_s * learner_s),
     }
-    if fleet.learned_tokens_per_s is not None:
-        rates["GPUs"] = MOST_RANKS * fleet.learned_tokens_per_s / (served_per_s * traced_per_served)
+    if gpus is not None:
+        rates["GPUs"] = MOST_RANKS / gpus * fleet.sample_rate
     limit = min(rates, key=lambda name: rates[name])
     return Sizing(
         trace_tokens_per_s=traced_per_s,
@@ -127,15 +140,25 @@ def sizing(fleet: Fleet) -> Sizing:
         trace_bytes_per_s=traced_per_s * token_bytes,
         beat_bytes_per_s=fleet.replicas * BEAT_BYTES.value,
         buffer_bytes=buffer_bytes,
-        redis_bytes=buffer_bytes * MEMORY_SHARE[form].value + fleet.replicas * REPLICA_BYTES.value,
-        redis_cores=served_per_s * fleet.sample_rate * redis_s + board_cores,
-        courier_cores=fleet.tokens_per_s * fleet.sample_rate * courier_s,
-        learner_cores=served_per_s * fleet.sample_rate * learner_s,
+        redis_bytes=buffer_bytes * MEMORY_SHARE[fleet.form].value + fleet.replicas * REPLICA_BYTES.value,
+        redis_cores=captured_per_s * redis_s + board_cores,
+        courier_cores=captured_per_s * courier_s,
+        learner_cores=captured_per_s * learner_s,
         learner_gpus=gpus,
         rollout_s=fleet.replicas * fleet.stagger_s,
         cost_per_million=_cost_per_million(fleet, gpus),
         largest_sample_rate=min(rates[limit], 1.0),
         limited_by=limit if rates[limit] < 1.0 else "",
+    )
+
+
+def _request_s(station: StationCost, fleet: Fleet) -> float:
+    """Processor time of a station for a request."""
+    return station.request_s(
+        fleet.form,
+        traces=fleet.request_traces,
+        output_tokens=fleet.output_tokens,
+        feature_bytes=fleet.feature_bytes * fleet.request_tokens,
     )
 
 

@@ -23,9 +23,9 @@ def constant(value: float) -> Constant:
     return Constant(what="", value=value, unit="", command="")
 
 
-def station(per_token_us: float, captured_ns: float, int8_ns: float) -> StationCost:
+def station(per_trace_us: float, per_token_us: float, captured_ns: float, int8_ns: float) -> StationCost:
     by_form = {FeatureForm.CAPTURED: constant(captured_ns), FeatureForm.INT8: constant(int8_ns)}
-    return StationCost(constant(per_token_us), by_form)
+    return StationCost(per_trace=constant(per_trace_us), per_token=constant(per_token_us), per_byte=by_form)
 
 
 def changed(fleet: Fleet = ONE, **changes: object) -> Fleet:
@@ -35,19 +35,20 @@ def changed(fleet: Fleet = ONE, **changes: object) -> Fleet:
 
 @pytest.fixture(autouse=True)
 def round_constants(monkeypatch):
-    """ONE has 4 tokens of traces, with 8,000 bytes of features, per output token.
+    """A request of ONE is a trace of 400 tokens, 100 of them output, with 800,000 bytes of features.
 
-    For that the courier takes 4 + 160 = 164 us, Redis 20 + 16 + 4 = 40 us, the learner 8 + 92 = 100 us.
+    For it the courier takes 100 + 300 + 16,000 us = 16.4 ms, Redis 4 ms (1,000 + 1,000 + 1,600, and 400), the learner
+    10 ms (400 + 400 + 9,200 us).
     """
     shares = {FeatureForm.CAPTURED: constant(0.5), FeatureForm.INT8: constant(1.0)}
     made = {
         "TOKEN_BYTES": constant(10.0),
         "STORED_SHARE": shares,
         "MEMORY_SHARE": {form: constant(1.2) for form in FeatureForm},
-        "COURIER": station(4.0, 20.0, 10.0),
-        "REDIS_APPEND": station(20.0, 2.0, 1.0),
-        "REDIS_CLAIM": station(4.0, 0.0, 0.0),
-        "LEARNER_CLAIM": station(8.0, 11.5, 5.0),
+        "COURIER": station(100.0, 3.0, 20.0, 10.0),
+        "REDIS_APPEND": station(1000.0, 10.0, 2.0, 1.0),
+        "REDIS_CLAIM": station(400.0, 0.0, 0.0, 0.0),
+        "LEARNER_CLAIM": station(400.0, 4.0, 11.5, 5.0),
         "BOARD": constant(500.0),
         "REPLICA_BYTES": constant(1e6),
         "BEAT_BYTES": constant(8000.0),
@@ -64,9 +65,9 @@ def test_one_server_is_the_product_of_its_figures():
     assert found.beat_bytes_per_s == 8000
     assert found.buffer_bytes == 4000 * 1010 * 100
     assert found.redis_bytes == pytest.approx(1.2 * 404e6 + 1e6)
-    assert found.redis_cores == pytest.approx(1000 * 40e-6 + 500e-6)
-    assert found.courier_cores == pytest.approx(1000 * 164e-6)
-    assert found.learner_cores == pytest.approx(1000 * 100e-6)
+    assert found.redis_cores == pytest.approx(10 * 4e-3 + 500e-6)
+    assert found.courier_cores == pytest.approx(10 * 16.4e-3)
+    assert found.learner_cores == pytest.approx(10 * 10e-3)
     assert found.rollout_s == 5.0
     assert (found.largest_sample_rate, found.limited_by) == (1.0, "")
 
@@ -79,13 +80,13 @@ def test_what_is_of_a_server_grows_with_servers_and_what_is_of_a_courier_does_no
 
 
 def test_the_largest_share_of_requests_is_what_the_narrowest_place_carries():
-    # 100 servers: 100,000 output tokens per second.
+    # 100 servers: 1,000 requests per second.
     found = sizing(changed(replicas=100))
-    assert (found.limited_by, found.largest_sample_rate) == ("learner", pytest.approx(1 / (100_000 * 100e-6)))
-    # 1,800 servers leave a tenth of Redis' core: 0.1 / (1,800,000 * 40 us).
+    assert (found.limited_by, found.largest_sample_rate) == ("learner", pytest.approx(1 / (1000 * 10e-3)))
+    # 1,800 servers leave a tenth of Redis' core: 0.1 / (18,000 * 4 ms).
     found = sizing(changed(replicas=1800))
     assert (found.limited_by, found.largest_sample_rate) == ("Redis", pytest.approx(0.1 / 72.0))
-    # One server of 10,000 output tokens per second: 10,000 * 164 us = 1.64 cores of its courier.
+    # One server of 10,000 output tokens per second: 100 * 16.4 ms = 1.64 cores of its courier.
     found = sizing(changed(tokens_per_s=10_000.0))
     assert (found.limited_by, found.largest_sample_rate) == ("courier", pytest.approx(1 / 1.64))
     # Heartbeats alone fill Redis' core.
@@ -118,33 +119,34 @@ def test_one_learner_has_no_use_for_more_gpus_than_ranks():
 
 
 @pytest.mark.parametrize(
-    ("form", "feature_bytes", "token_bytes", "courier_us"),
+    ("form", "feature_bytes", "token_bytes", "courier_ms"),
     [
-        (FeatureForm.CAPTURED, 2000.0, 10 + 1000, 164.0),
-        (FeatureForm.INT8, 1004.0, 10 + 1004, 4 + 40.16),
-        (FeatureForm.TOKENS, 0.0, 10, 4.0),
+        (FeatureForm.CAPTURED, 2000.0, 10 + 1000, 16.4),
+        (FeatureForm.INT8, 1004.0, 10 + 1004, 0.4 + 4.016),
+        (FeatureForm.TOKENS, 0.0, 10, 0.4),
     ],
 )
-def test_features_weigh_what_their_form_says(form, feature_bytes, token_bytes, courier_us):
+def test_features_weigh_what_their_form_says(form, feature_bytes, token_bytes, courier_ms):
     fleet = changed(form=form)
     assert fleet.feature_bytes == feature_bytes
     assert sizing(fleet).token_bytes == token_bytes
-    assert sizing(fleet).courier_cores == pytest.approx(1000 * courier_us * 1e-6)
+    assert sizing(fleet).courier_cores == pytest.approx(10 * courier_ms * 1e-3)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "output", "expected"),
+    ("prompt", "output", "traces", "tokens"),
     [
-        (300, 100, 400),
-        (2047, 1, 2048),  # fills one window
-        (2048, 1, 511 + 1),  # a prompt that fills a window leaves its context
-        (8192, 1537, 511 + 1537),
-        (8192, 1538, 511 + 1538 + 512),  # a second window repeats 512 tokens
-        (8192, 1537 + 1537, 511 + 2 * 1537 + 2 * 512),  # 1,536 new tokens per further window: a third one
+        (300, 100, 1, 400),
+        (2047, 1, 1, 2048),  # fills one window
+        (2048, 1, 1, 511 + 1),  # a prompt that fills a window leaves its context
+        (8192, 1537, 1, 511 + 1537),
+        (8192, 1538, 2, 511 + 1538 + 512),  # a second window repeats 512 tokens
+        (8192, 1537 + 1537, 3, 511 + 2 * 1537 + 2 * 512),  # 1,536 new tokens per further window: a third one
     ],
 )
-def test_traces_of_a_request_hold_its_prompt_or_the_end_of_it_and_repeat_their_context(prompt, output, expected):
-    assert changed(prompt_tokens=prompt, output_tokens=output).request_tokens == expected
+def test_traces_of_a_request_hold_its_prompt_or_the_end_of_it_and_repeat_their_context(prompt, output, traces, tokens):
+    fleet = changed(prompt_tokens=prompt, output_tokens=output)
+    assert (fleet.request_traces, fleet.request_tokens) == (traces, tokens)
 
 
 @pytest.mark.parametrize(
