@@ -21,6 +21,8 @@ from .sizing_constants import (
     StationCost,
 )
 
+#: Traces that a learning round claims at most; PACELINE_MIN_NEW_TRACES where that is more.
+USUAL_CLAIM = 400
 #: More ranks of one learner have nothing to do: a batch has so many traces.
 MOST_RANKS = 4
 
@@ -41,6 +43,8 @@ class Fleet:
     keep_s: float = 300.0  # for so long a trace is to stay in Redis
     trace_tokens: int = 2048  # PACELINE_TRACE_TOKENS
     stagger_s: float = 5.0  # PACELINE_STAGGER_S
+    round_traces: int = USUAL_CLAIM  # that a learning round claims at most
+    round_interval_s: float = 30.0  # PACELINE_ROUND_INTERVAL_S
     learned_tokens_per_s: float | None = None  # tokens of traces that one GPU learns; None: not known
     gpu_hour: float | None = None  # price of a learner's GPU; None: not given
 
@@ -111,7 +115,8 @@ class Sizing:
     rollout_s: float  # until the last server drafts with a new version
     cost_per_million: float | None  # of learning, for a million output tokens served
     largest_sample_rate: float  # that the limits below allow; 0: none
-    limited_by: str  # Redis, courier or learner: one core of it; GPUs: MOST_RANKS of a learner; empty: nothing is short
+    #: Redis, courier or learner: one core of it. GPUs: MOST_RANKS of a learner. rounds: the traces that these claim.
+    limited_by: str  # empty where nothing is short
 
 
 def sizing(fleet: Fleet) -> Sizing:
@@ -130,6 +135,7 @@ def sizing(fleet: Fleet) -> Sizing:
         "Redis": max(1.0 - board_cores, 0.0) / (fleet.requests_per_s * redis_s),
         "courier": 1.0 / (fleet.requests_per_s * courier_s),
         "learner": 1.0 / (fleet.requests_per_s * learner_s),
+        "rounds": fleet.round_traces / fleet.round_interval_s / (fleet.requests_per_s * fleet.request_traces),
     }
     if gpus is not None:
         rates["GPUs"] = MOST_RANKS / gpus * fleet.sample_rate

@@ -42,7 +42,7 @@ def size(
     """
     from rich.console import Console
 
-    from ...policies.sizing import Fleet
+    from ...policies.sizing import USUAL_CLAIM, Fleet
     from ..sizing_table import as_fields, sizing_view
 
     found = read_settings()
@@ -58,6 +58,8 @@ def size(
             keep_s=keep_s,
             trace_tokens=found.value("TRACE_TOKENS"),
             stagger_s=found.value("STAGGER_S"),
+            round_traces=max(USUAL_CLAIM, found.value("MIN_NEW_TRACES")),
+            round_interval_s=found.value("ROUND_INTERVAL_S"),
             learned_tokens_per_s=learned_tokens_per_s,
             gpu_hour=gpu_hour,
         )

@@ -7,7 +7,8 @@ import pytest
 from paceline.cli import app
 from paceline.dashboards.commands.sizing import PRESETS
 from paceline.dashboards.sizing_table import size_text
-from paceline.policies.sizing import Fleet, sizing
+from paceline.learner.config import LearnerConfig
+from paceline.policies.sizing import USUAL_CLAIM, Fleet, sizing
 from paceline.policies.sizing_constants import ALL_CONSTANTS, BEAT_BYTES, FeatureForm
 from paceline.serving.courier.heartbeat import MAX_BEAT_BYTES
 from typer.testing import CliRunner, Result
@@ -66,10 +67,19 @@ def test_json_has_what_was_asked_and_null_for_unknown(size):
 
 
 def test_settings_in_force_are_what_servers_would_do(size):
-    env = {"PACELINE_SAMPLE_RATE": "0.25", "PACELINE_STAGGER_S": "2", "PACELINE_TRACE_TOKENS": "256"}
-    (found,) = json.loads(size("--replicas", "1", "--json", **env).stdout)
+    env = {
+        "SAMPLE_RATE": "0.25",
+        "STAGGER_S": "2",
+        "TRACE_TOKENS": "256",
+        "MIN_NEW_TRACES": "500",
+        "ROUND_INTERVAL_S": "9",
+    }
+    (found,) = json.loads(
+        size("--replicas", "1", "--json", **{f"PACELINE_{name}": text for name, text in env.items()}).stdout
+    )
     fleet = found["fleet"]
     assert (fleet["sample_rate"], fleet["stagger_s"], fleet["trace_tokens"]) == (0.25, 2.0, 256)
+    assert (fleet["round_traces"], fleet["round_interval_s"]) == (500, 9.0)
 
 
 @pytest.mark.parametrize("config", [{"hidden_size": 640}, {"text_config": {"hidden_size": 640}}])
@@ -101,8 +111,9 @@ def test_bytes_have_the_unit_that_fits(count, text):
     assert size_text(count) == text
 
 
-def test_the_largest_heartbeat_is_the_couriers():
+def test_the_largest_heartbeat_and_the_claim_are_the_products_own(tmp_path):
     assert BEAT_BYTES.value == MAX_BEAT_BYTES
+    assert LearnerConfig(target_path=tmp_path, initial_draft=tmp_path).max_claim == USUAL_CLAIM
 
 
 def test_the_manual_has_every_constant_with_its_command():

@@ -16,6 +16,7 @@ ONE = Fleet(
     layers=2,
     form=FeatureForm.CAPTURED,
     keep_s=100.0,
+    round_traces=10**9,
 )
 
 
@@ -91,6 +92,15 @@ def test_the_largest_share_of_requests_is_what_the_narrowest_place_carries():
     assert (found.limited_by, found.largest_sample_rate) == ("courier", pytest.approx(1 / 1.64))
     # Heartbeats alone fill Redis' core.
     assert sizing(changed(replicas=2000)).largest_sample_rate == 0.0
+
+
+def test_learning_rounds_claim_so_many_traces_and_no_more():
+    # 5 traces a second are claimed of 10, or of 30 where requests are three windows long.
+    found = sizing(changed(round_traces=300, round_interval_s=60.0))
+    assert (found.limited_by, found.largest_sample_rate) == ("rounds", 0.5)
+    long = changed(round_traces=300, round_interval_s=60.0, prompt_tokens=1, output_tokens=4000, tokens_per_s=40_000.0)
+    assert long.request_traces == 3
+    assert sizing(long).largest_sample_rate == pytest.approx(5 / 30)
 
 
 def test_a_sample_rate_scales_traces_and_no_heartbeat_and_moves_no_limit():
