@@ -35,7 +35,8 @@ SEED = 0
 SENT = {"captured": 64, "int8": 64, "fp8": 64, "tokens": 1024}
 #: What the acted scheduler makes: traces that are each sent many times.
 STOCK = 8
-PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128
+PROMPT_TOKENS = 512
+OUTPUT_TOKENS = 128
 
 
 def main() -> None:
@@ -104,7 +105,8 @@ def table(found: dict[int, list[FleetCosts]]) -> str:
     rows = [["replicas", *map(str, found)], ["---"] * (len(found) + 1)]
     for name, figures in acts.items():
         for place, where in enumerate(("", ", in Redis")):
-            cells = [Spread.of([figures(each)[place] for each in fleets]).text(1) for fleets in found.values()]
+            digits = 0 if name.startswith("us") else 1
+            cells = [Spread.of([figures(each)[place] for each in fleets]).text(digits) for fleets in found.values()]
             rows.append([name + where, *cells])
     memory = [Spread.of([each.replica_bytes / 1e3 for each in fleets]).text(0) for fleets in found.values()]
     share = [Spread.of([each.payload_share for each in fleets]).text(3) for fleets in found.values()]

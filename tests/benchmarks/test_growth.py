@@ -89,8 +89,8 @@ def test_the_table_has_a_column_per_fleet_with_medians_and_extremes():
     found = growth.in_fleets(lambda size: fleet(size, next(runs[size])), [1, 8], 3)
     lines = growth.table(found).splitlines()
     assert lines[0] == "| replicas | 1 | 8 |"
-    assert lines[2] == "| us per trace: encode and append | 20.0 [10.0 .. 30.0] | 40.0 [40.0 .. 40.0] |"
-    assert lines[3] == "| us per trace: encode and append, in Redis | 10.0 [5.0 .. 15.0] | 20.0 [20.0 .. 20.0] |"
+    assert lines[2] == "| us per trace: encode and append | 20 [10 .. 30] | 40 [40 .. 40] |"
+    assert lines[3] == "| us per trace: encode and append, in Redis | 10 [5 .. 15] | 20 [20 .. 20] |"
     assert lines[-1] == "| bytes of Redis per byte of traces | 1.250 [1.250 .. 1.250] | 1.250 [1.250 .. 1.250] |"
 
 
