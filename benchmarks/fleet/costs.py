@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
@@ -173,12 +174,4 @@ def _beats(client: Any, replicas: Sequence[SimulatedReplica]) -> Cost:
 
 def _status(board: RedisVersionBoard, speculator: str) -> None:
     """Everything but the terminal: `paceline status` makes rows and sentences of what it reads, and prints them."""
-    Console(file=_Nowhere(), width=120).print(answer(take(board, speculator, HISTORY_S)).view())
-
-
-class _Nowhere:
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+    Console(file=StringIO(), width=120).print(answer(take(board, speculator, HISTORY_S)).view())
