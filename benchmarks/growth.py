@@ -95,7 +95,7 @@ def in_fleets(measure: Callable[[int], FleetCosts], sizes: Sequence[int], rounds
 
 def table(found: dict[int, list[FleetCosts]]) -> str:
     """A row per figure, a column per size: medians with extremes."""
-    acts = {
+    acts: dict[str, Callable[[FleetCosts], tuple[float, float]]] = {
         "us per trace: encode and append": lambda each: scaled(each.append, 1e6),
         "us per trace: claim, decode, sort, ack": lambda each: scaled(each.claim, 1e6),
         "us per replica and second: beat, look": lambda each: scaled(each.beat, 1e6),
