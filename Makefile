@@ -61,8 +61,8 @@ DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_wh
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-chat fleet site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
-  test-wheel lint check bench bench-gpu bench-hooks bench-learning bench-outage bench-rollouts bench-serving bench-soak bench-width \
-  compatibility compatibility-rows
+  test-wheel lint check bench bench-gpu bench-growth bench-hooks bench-learning bench-outage bench-rollouts bench-serving \
+  bench-soak bench-width compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -82,6 +82,7 @@ help:
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-gpu  on a machine with a GPU: what capture and swaps cost, and where it goes"
+	@echo "make bench-growth  what a fleet costs writers, Redis and readers from 1 to 64 replicas  ARGS=\"--quick\""
 	@echo "make bench-hooks  what capture asks of a GPU and of the scheduler's thread, counted and timed without a GPU"
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make bench-outage  time per token with Redis gone for a minute, over Redis running"
@@ -203,6 +204,9 @@ bench: $(READY)
 
 bench-gpu: $(READY)
 	@$(PY) -m paceline.benchmarks.gpu.costs $(ARGS)
+
+bench-growth: $(READY)
+	@$(PY) -m paceline.benchmarks.growth $(ARGS)
 
 bench-hooks: $(READY)
 	@$(PY) -m paceline.benchmarks.hooks $(ARGS)

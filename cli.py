@@ -12,6 +12,7 @@ from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_
 from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.exporting import exporting
+from .dashboards.commands.sizing import sizing
 from .dashboards.commands.versions import versions
 from .dashboards.terminal import Debug, Door, fail, needing_extra, new_token, operator
 from .dashboards.window.command import window
@@ -25,6 +26,7 @@ app = typer.Typer(cls=Door, no_args_is_help=True, pretty_exceptions_enable=False
 app.add_typer(asking)
 app.add_typer(explaining)
 app.add_typer(exporting)
+app.add_typer(sizing)
 app.add_typer(versions, name="versions")
 app.command()(window)
 token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")

@@ -1,5 +1,6 @@
 """Staggers a new live version over the replicas: which of them may swap it in now."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -8,6 +9,10 @@ from ...buffer.board.version_board import VersionBoard
 
 #: The longest a replica waits while none of those before it makes progress: one may be unable to swap.
 STALLED_S = 60.0
+
+#: A replica asks again after this part of the time that those before it need at least. It reads all heartbeats then:
+#: were that done every second, by all that wait, it would grow with the square of the fleet.
+_PART = 1 / 2
 
 
 class StaggeredRollout:
@@ -28,6 +33,7 @@ class StaggeredRollout:
         self._clock = clock
         self._waits: tuple[int, int, bool] | None = None  # own version, earlier replicas with it, any with the new one
         self._since_s = 0.0  # of the last change of `_waits`
+        self._asks_at_s = -math.inf
 
     def may_swap_now(self, state: BoardState, own: int) -> bool:
         """Whether this replica, drafting with `own`, may swap the live version in now. Raises BufferUnavailable.
@@ -37,13 +43,17 @@ class StaggeredRollout:
         row = state.rows.get(own)
         if not self._hold_s or state.is_returned_to or (row is not None and row.state is VersionState.ROLLED_BACK):
             return True
-        earlier = self._earlier(state)
         now = self._clock()
+        if self._waits is not None and self._waits[0] == own and now < self._asks_at_s:
+            return False
+        earlier = self._earlier(state)
         unswapped = earlier.count(own)
         has_begun = state.live in earlier
         if (own, unswapped, has_begun) != self._waits:
             self._waits = (own, unswapped, has_begun)
             self._since_s = now
+        least_s = self._hold_s * max(unswapped - 1, 0)
+        self._asks_at_s = min(now + least_s * _PART, self._since_s + STALLED_S)
         if not earlier:
             return True
         return now - self._since_s >= (self._hold_s if has_begun and not unswapped else STALLED_S)

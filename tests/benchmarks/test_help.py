@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline.benchmarks import capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width
+from paceline.benchmarks import capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width
 from paceline.benchmarks.gpu import costs, run, shift, trim
 from paceline.benchmarks.learning import bench, record
 
@@ -15,7 +15,7 @@ RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other rev
 PROGRAMS = {
     program.__name__: program
     for program in (
-        capture, compatibility, hooks, outage, rollouts, serving, soak, swap, width,
+        capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width,
         costs, run, shift, trim,
         bench, record,
     )
@@ -25,6 +25,7 @@ COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
 TARGETS = {
     "bench": ("capture", "swap"),
     "bench-gpu": ("gpu.costs",),
+    "bench-growth": ("growth",),
     "bench-hooks": ("hooks",),
     "bench-learning": ("learning.bench",),
     "bench-outage": ("outage",),

@@ -103,6 +103,30 @@ def test_versions_that_come_faster_than_they_are_swapped_in_reach_every_replica(
     assert set(own.values()) <= set(newest[-3:])
 
 
+def test_a_large_fleet_is_not_read_by_everyone_every_second(fleet, monkeypatch):
+    """A replica swaps when its place among the others says so, by reads that do not grow with its wait."""
+    names = [f"{place:02}" for place in range(40)]
+    own = dict.fromkeys(names, 0)
+    waiting = {name: fleet.rollout(name) for name in names}
+    reads = []
+    heartbeats = fleet.board.heartbeats
+    monkeypatch.setattr(fleet.board, "heartbeats", lambda: reads.append(fleet.now) or heartbeats())
+    swapped = []
+    began = fleet.now
+    while len(swapped) < len(names) and fleet.now < began + 400.0:
+        fleet.now += 1.0
+        fleet.beat(**own)
+        state = fleet.board.read()
+        for name in names:
+            if own[name] != state.live and waiting[name].may_swap_now(state, own[name]):
+                own[name] = state.live
+                swapped.append((name, fleet.now - began))
+    # Each sees the one before it a second later, and holds for HOLD_S.
+    assert swapped == [(name, 1.0 + place * (1.0 + HOLD_S)) for place, name in enumerate(names)]
+    waits_s = sum(at for _, at in swapped)
+    assert len(reads) < waits_s / 4
+
+
 @pytest.mark.parametrize("reported", [{"is_canary": True}, {}])
 def test_a_replica_with_a_canary_is_not_waited_for(fleet, reported):
     fleet.board.move(2, VersionState.CANARY, "l", "won", replica="a")
