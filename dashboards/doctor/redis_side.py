@@ -6,10 +6,14 @@ from typing import Any
 from ...buffer.config import BufferConfig
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import address, hosts_of
-from ...buffer.stream.redis_room import read_room, redis_version
+from ...buffer.stream.redis_room import is_replica, read_room, redis_version
 
 #: The first release with every command that paceline uses.
 OLDEST = (6, 2)
+_REPLICA = (
+    "got a replica, expected the primary: servers could deliver no trace and nobody could move a version; point "
+    "PACELINE_REDIS_URL at the primary, or at its Sentinels"
+)
 _HERE = frozenset(("127.0.0.1", "localhost", "::1"))
 
 
@@ -17,12 +21,12 @@ def memory_and_disk(client: Any, config: BufferConfig) -> Iterator[Finding]:
     """Whether it keeps as many bytes of traces as `config` says, and the board. Raises BufferUnavailable."""
     room = read_room(client)
     version = redis_version(client)
-    problem = _too_old(version) or room.problem(config.max_bytes)
+    problem = _too_old(version) or (_REPLICA if is_replica(client) else "") or room.problem(config.max_bytes)
     limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
     answers = f"answers at {address(client)}, has version {version} and {limit}"
     yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or answers)
     if not room.is_append_only and not config.keeps_nothing:
-        yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
+        yield Finding("Redis", Level.NOTE, "forgets board and traces when it restarts: start it with --appendonly yes")
 
 
 def connection(url: str) -> Finding:
