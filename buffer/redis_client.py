@@ -218,7 +218,7 @@ def address(client: redis.Redis) -> str:
 
 
 def _greet(connection: Any) -> None:
-    """Begin a connection as redis-py does. redis.ConnectionError for a server of _REFUSED_MODES, once it has said so."""
+    """Begin a connection as redis-py does. redis.ConnectionError for a server that says it is of _REFUSED_MODES."""
     connection.on_connect()
     try:
         connection.send_command("HELLO")

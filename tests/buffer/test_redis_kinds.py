@@ -16,7 +16,9 @@ from paceline.learner.config import LearnerConfig
 from sentinels import sentinels
 from waiting import until
 
-CLUSTER = r"got a node of a Redis Cluster, expected a Redis that is none \(cluster-enabled no\), alone or behind Sentinels"
+CLUSTER = (
+    r"got a node of a Redis Cluster, expected a Redis that is none \(cluster-enabled no\), alone or behind Sentinels"
+)
 SLOTS = 16384
 
 
