@@ -11,6 +11,7 @@ from paceline.rig.readiness import free_port, redis_server
 from waiting import until
 
 _REDIS = 'port {port}\nbind 127.0.0.1\nsave ""\nrequirepass "p@ss,w/rd"\nmasterauth "p@ss,w/rd"\n'
+_PASSWORD = "p@ss,w/rd"
 _QUOTED = "p%40ss%2Cw%2Frd"
 _SENTINEL = """port {port}
 bind 127.0.0.1
@@ -28,6 +29,18 @@ class Sentinels:
     url: str
     primary: "subprocess.Popen[bytes]"
     replica: int
+
+    def cut_off(self) -> None:
+        """From now on the replica gets nothing of what the primary is given: what is written then dies with that."""
+        with redis.Redis(port=self.replica, password=_PASSWORD) as replica:
+            replica.config_set("masterauth", "none")
+            replica.client_kill_filter(_type="master")
+            until(lambda: replica.info("replication")["master_link_status"] == "down", "the replica to be cut off")
+
+    def kill_primary(self) -> None:
+        """Once it is dead, Sentinels make the replica the primary."""
+        self.primary.kill()
+        self.primary.wait()
 
 
 @contextlib.contextmanager
