@@ -49,8 +49,8 @@ _BUFFER = (
         "VERSIONS_URI",
         StoreUri,
         "",
-        "Store by which drafts reach servers, as fsspec names it: s3://bucket/folder, gs://, az://, hf://, file:// "
-        "(docs/operations.md). Servers fetch from nowhere else.",
+        "Store by which drafts reach servers, and a learner's checkpoints another machine, as fsspec names it: "
+        "s3://bucket/folder, gs://, az://, hf://, file:// (docs/operations.md). Servers fetch from nowhere else.",
         unset="servers mount the learner's PACELINE_DATA_DIR",
         mask=masked,
     ),
