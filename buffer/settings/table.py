@@ -78,6 +78,13 @@ _BUFFER = (
         "disk",
         "Where prompts, tokens and hidden states may be; memory: on no disk, also none of Redis (docs/operations.md).",
     ),
+    Setting(
+        "PAYLOAD_KEY_FILE",
+        str,
+        None,
+        "File with 64 hexadecimal digits: the key by which traces are encrypted before Redis gets them.",
+        unset="Redis has traces in the clear",
+    ),
 )
 
 _SERVING = (

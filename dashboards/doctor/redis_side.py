@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...buffer.config import BufferConfig
+from ...buffer.errors import PayloadKeyUnusable
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import address, hosts_of
 from ...buffer.stream.redis_room import is_replica, read_room, redis_version
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 
 #: The first release with every command that paceline uses.
 OLDEST = (6, 2)
@@ -27,6 +29,19 @@ def memory_and_disk(client: Any, config: BufferConfig) -> Iterator[Finding]:
     yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or answers)
     if not room.is_append_only and not config.keeps_nothing:
         yield Finding("Redis", Level.NOTE, "forgets board and traces when it restarts: start it with --appendonly yes")
+
+
+def encryption(client: Any, config: BufferConfig) -> Iterator[Finding]:
+    """Whether this machine can decrypt the newest trace; nothing where none is encrypted. Raises BufferUnavailable."""
+    try:
+        RedisTraceBuffer(client, config).require_key()
+    except PayloadKeyUnusable as fault:
+        yield Finding("key", Level.WRONG, f"no trace is delivered or read from here: {fault}")
+    else:
+        if config.payload_key_file:
+            yield Finding(
+                "key", Level.OK, "traces are encrypted before Redis has them, with a key that opens the newest"
+            )
 
 
 def connection(url: str) -> Finding:
