@@ -43,9 +43,9 @@ class PayloadSeal:
             return raw
         if self._key_file is None:
             raise DecodeError(f"trace: got one that is encrypted, expected its key in {_SETTING}", raw)
-        nonce, rest = raw[len(SEALED) :][:_NONCE_BYTES], raw[len(SEALED) + _NONCE_BYTES :]
+        begins = len(SEALED) + _NONCE_BYTES
         try:
-            return bytes(self._cipher.decrypt(nonce, rest, SEALED))
+            return bytes(self._cipher.decrypt(raw[len(SEALED) : begins], raw[begins:], SEALED))
         except self._faults as fault:
             why = "encrypted with another key, or changed"
             raise DecodeError(f"trace: got one {why}, expected that of {_SETTING}", raw) from fault
