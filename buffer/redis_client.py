@@ -222,10 +222,10 @@ def _greet(connection: Any) -> None:
     connection.on_connect()
     try:
         connection.send_command("HELLO")
-        said: list[Any] = connection.read_response()
+        said: Any = connection.read_response()
     except ResponseError:  # this user may not ask it, or a proxy does not know it
         return
-    mode = dict(zip(said[::2], said[1::2], strict=True)).get(b"mode")
+    mode = dict(zip(said[::2], said[1::2], strict=False)).get(b"mode") if isinstance(said, list) else None
     if mode in _REFUSED_MODES:
         raise redis.ConnectionError(_REFUSED_MODES[mode])
 
