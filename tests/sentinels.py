@@ -11,6 +11,7 @@ from paceline.rig.readiness import free_port, redis_server
 from waiting import until
 
 _REDIS = 'port {port}\nbind 127.0.0.1\nsave ""\nrequirepass "p@ss,w/rd"\nmasterauth "p@ss,w/rd"\n'
+_REDIS += "repl-diskless-sync-delay 0\n"  # of Redis 7 and Valkey 5 s, in which the replica has nothing
 _PASSWORD = "p@ss,w/rd"
 _QUOTED = "p%40ss%2Cw%2Frd"
 _SENTINEL = """port {port}
@@ -59,6 +60,8 @@ def sentinels(folder: Path) -> Iterator[Sentinels]:
             stack.callback(process.wait)
             stack.callback(process.kill)
         until(lambda: all(map(_sees_all, watching)), "the Sentinels to know each other and the replica")
+        with redis.Redis(port=replica, password=_PASSWORD) as copying:
+            until(lambda: copying.info("replication")["master_link_status"] == "up", "the replica to be a copy")
         hosts = ",".join(f"127.0.0.1:{port}" for port in watching)
         yield Sentinels(f"sentinel://:{_QUOTED}@{hosts}/traces/2", first, replica)
 
