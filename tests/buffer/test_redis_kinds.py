@@ -61,7 +61,7 @@ def test_a_cluster_is_named_where_only_its_refusals_tell(cluster, make_trace):
     url, node = cluster
     # Valkey has databases in a cluster, and this one has one.
     with pytest.raises(
-        BufferUnavailable, match="this is a node of a Redis Cluster, expected a|DB index is out of range"
+        BufferUnavailable, match=r"this is a node of a Redis Cluster, expected a|DB index is out of range"
     ):
         connect(f"{url.removesuffix('/0')}/1")
     node.execute_command("CLUSTER DELSLOTS", *range(SLOTS))
