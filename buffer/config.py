@@ -19,6 +19,7 @@ class BufferConfig:
     max_age_s: float = setting("BUFFER_MAX_AGE_S")
     claim_idle_ms: int = setting("BUFFER_CLAIM_IDLE_MS")
     retention: str = setting("RETENTION")
+    payload_key_file: str | None = setting("PAYLOAD_KEY_FILE")
     group: str = "learners"  # consumer group of the trace stream
 
     def __post_init__(self) -> None:

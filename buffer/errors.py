@@ -2,6 +2,7 @@
 
     PacelineError
     ├── ConfigError         a setting or an input file is wrong
+    │   └── PayloadKeyUnusable  the key that traces are encrypted with cannot be used, or is another one
     ├── TraceInvalid        arrays of a trace do not fit each other
     ├── DecodeError         bytes from the wire are nothing this build can read; carries the raw bytes
     ├── BufferUnavailable   Redis cannot be reached or refuses to work
@@ -33,6 +34,10 @@ class PacelineError(Exception):
 
 class ConfigError(PacelineError):
     """A setting or an input file is wrong; the message names it, what was got and what was expected."""
+
+
+class PayloadKeyUnusable(ConfigError):
+    """The key by which traces are encrypted cannot be used, or opens none of them; the message shows none of it."""
 
 
 class TraceInvalid(PacelineError):

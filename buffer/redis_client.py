@@ -21,7 +21,16 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
-from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
@@ -40,8 +49,17 @@ _OPTIONS = {"unix": frozenset({"db", "username", "password"})}
 #: Scheme without TLS -> the same with it.
 _WITH_TLS = {"redis": "rediss", "sentinel": "sentinels"}
 
+_NO_CLUSTER = "expected a Redis that is none (cluster-enabled no), alone or behind Sentinels: Celery works on no other"
+
+#: What HELLO calls the mode of a server -> why it is refused: commands would fail on it, or reach only some keys.
+_REFUSED_MODES = {
+    b"cluster": f"got a node of a Redis Cluster, {_NO_CLUSTER}",
+    b"sentinel": "got a Sentinel, expected Redis itself, or sentinel://host:port,host:port/service/db",
+}
+
 #: Class of an exception -> what to do next; the first that fits counts.
 _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
+    ((AskError, ClusterError, ClusterCrossSlotError), f"this is a node of a Redis Cluster, {_NO_CLUSTER}"),
     ((AuthenticationError, NoPermissionError), "check user and password in PACELINE_REDIS_URL and the user's ACL"),
     ((BusyLoadingError,), "Redis is reading its data from disk; try again in a moment"),
     ((redis.ConnectionError, redis.TimeoutError), "start Redis or correct PACELINE_REDIS_URL"),
@@ -65,6 +83,7 @@ _NEXT_BY_TEXT = (
     ("nknown command", "paceline needs Redis 6.2 or later"),
     ("Unknown Redis command", "paceline needs Redis 6.2 or later"),
     ("read only replica", "point PACELINE_REDIS_URL at the primary, not at a replica"),
+    ("not allowed in cluster mode", f"this is a node of a Redis Cluster, {_NO_CLUSTER}"),
     ("DB index is out of range", "name a database that Redis has at the end of PACELINE_REDIS_URL (`databases`)"),
     ("NOGROUP", "the stream was deleted at this moment; try again"),
     ("WRONGTYPE", "another program uses a key of buffer/keys.py; give paceline its own database or speculator name"),
@@ -89,6 +108,7 @@ def client_for(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEO
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
+            redis_connect_func=_greet,
             **tls,
         )
     except ValueError as error:
@@ -195,6 +215,19 @@ def address(client: redis.Redis) -> str:
         return f"unix://{settings['path']}"
     scheme = "rediss" if "ssl_cert_reqs" in settings else "redis"
     return f"{scheme}://{settings.get('host')}:{settings.get('port')}/{settings.get('db', 0)}"
+
+
+def _greet(connection: Any) -> None:
+    """Begin a connection as redis-py does. redis.ConnectionError for a server that says it is of _REFUSED_MODES."""
+    connection.on_connect()
+    try:
+        connection.send_command("HELLO")
+        said: Any = connection.read_response()
+    except ResponseError:  # this user may not ask it, or a proxy does not know it
+        return
+    mode = dict(zip(said[::2], said[1::2], strict=False)).get(b"mode") if isinstance(said, list) else None
+    if mode in _REFUSED_MODES:
+        raise redis.ConnectionError(_REFUSED_MODES[mode])
 
 
 def _malformed(url: str, error: ValueError) -> ConfigError:

@@ -16,6 +16,7 @@ from celery.utils.nodenames import default_nodename, host_format
 from ..buffer import retention
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.redis_client import broker_options, broker_url, connect, tls_settings
+from ..buffer.stream.redis_stream import RedisTraceBuffer
 from .config import LearnerConfig, from_env
 from .disk import require_writable
 from .worker.lasting_worker import add_beat, outlast_refusals
@@ -98,6 +99,7 @@ def check_start(config: LearnerConfig) -> None:
     """Raise, saying what to do, where no worker could work: see run_worker. Blocks on Redis and disk."""
     with connect(config.redis_url, config.redis_ca) as client:
         retention.begin(client, config.buffer)
+        RedisTraceBuffer(client, config.buffer).require_key()
         _check_models(config, RedisVersionBoard(client, config.buffer))
     require_writable(config.data_dir, "PACELINE_DATA_DIR")
 

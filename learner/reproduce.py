@@ -1,8 +1,8 @@
 """`paceline reproduce N`: fits the draft of a learning round again, and compares it with what was published.
 
-It needs three things that do not last: the checkpoint that the round went on from, the round's traces in the buffer,
-and MLflow's record of which traces these were. What is gone is said. On a CPU the digest must be the published one; a
-GPU's sums have no fixed order, so there it need not be.
+It needs three things that do not last: the checkpoint that the round went on from, here or in the store; the round's
+traces in the buffer; and MLflow's record of which traces these were. What is gone is said. On a CPU the digest must be
+the published one; a GPU's sums have no fixed order, so there it need not be.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,6 +31,7 @@ from .recovery import device_of, find_models, plan_of, target_features
 from .round.learning_blocks import blocks_of, learn
 from .state import checkpoint
 from .state.learner_state import with_plan
+from .state.stored_checkpoints import StoredCheckpoints
 from .training.trainer import DraftTrainer, TrainingPlan
 
 
@@ -56,7 +57,8 @@ def reproduce(
     """Fit draft `number` again from `config`'s checkpoints and `buffer`. Publishes nothing, acks nothing.
 
     Blocks for a whole training. BoardConflict for a number that the board does not have; ConfigError when target or
-    draft cannot be read; TrackingUnavailable when MLflow does not answer.
+    draft cannot be read, or the store's checkpoint was changed; StoreUnavailable; TrackingUnavailable when MLflow does
+    not answer.
     """
     rows = board.read().rows
     if number not in rows:
@@ -65,23 +67,28 @@ def reproduce(
     refit = _refit_of(config, pending, version)
     if refit is None:
         return Reproduced(None, f"draft {number}: MLflow has no {REFIT_FILE} of it, so no learning round made it here")
-    found = checkpoint.find(config.checkpoints_dir, refit["rounds_trained"])
-    if found is None:
-        return Reproduced(
-            None,
-            f"draft {number}: the checkpoint after {refit['rounds_trained']} learning rounds, from which it went on, "
-            f"is gone from {config.checkpoints_dir}; PACELINE_KEPT_CHECKPOINTS keeps more of them",
-        )
-    entries = _entries(buffer, refit)
-    wanted = {*refit["learned"], *refit["held_out"], *refit["replayed"]}
-    if missing := wanted - entries.keys():
-        return Reproduced(
-            None,
-            f"draft {number}: the buffer no longer holds {len(missing)} of the {len(wanted)} traces of its learning "
-            "round; they left by size or age (PACELINE_BUFFER_MAX_BYTES, PACELINE_BUFFER_MAX_AGE_S)",
-        )
-    notes, trainer_file = found
-    digest = _digest(config, board, refit=refit, notes=notes, trainer_file=trainer_file, entries=entries)
+    with TemporaryDirectory() as folder:
+        stored = StoredCheckpoints.of(config)
+        found = checkpoint.find(config.checkpoints_dir, refit["rounds_trained"])
+        if found is None and stored is not None:
+            found = stored.find(refit["rounds_trained"], Path(folder))
+        if found is None:
+            places = f"{config.checkpoints_dir}{f' and from {stored.uri}' if stored else ''}"
+            return Reproduced(
+                None,
+                f"draft {number}: the checkpoint after {refit['rounds_trained']} learning rounds, from which it went "
+                f"on, is gone from {places}; PACELINE_KEPT_CHECKPOINTS keeps more of them",
+            )
+        entries = _entries(buffer, refit)
+        wanted = {*refit["learned"], *refit["held_out"], *refit["replayed"]}
+        if missing := wanted - entries.keys():
+            return Reproduced(
+                None,
+                f"draft {number}: the buffer no longer holds {len(missing)} of the {len(wanted)} traces of its "
+                "learning round; they left by size or age (PACELINE_BUFFER_MAX_BYTES, PACELINE_BUFFER_MAX_AGE_S)",
+            )
+        notes, trainer_file = found
+        digest = _digest(config, board, refit=refit, notes=notes, trainer_file=trainer_file, entries=entries)
     return _compared(version, refit, digest)
 
 

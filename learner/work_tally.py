@@ -40,6 +40,7 @@ class WorkTally:
         self._seconds: dict[str, float] = {}
         self._verdicts: Counter[str] = Counter()
         self._rounds = self._rests = self._drifts = self._optimiser_steps = 0
+        self._unstored_checkpoints = 0
         self._drifted_at: float | None = None
         self._work = WorkSaid(phase=IDLE, phase_s=0.0)  # the time is filled in when it is told
 
@@ -84,6 +85,11 @@ class WorkTally:
             self._drifts = self._drifts + 1
             self._drifted_at = at
 
+    def record_unstored_checkpoint(self) -> None:
+        """Count a checkpoint that the store did not take."""
+        with self._lock:
+            self._unstored_checkpoints += 1
+
     def record_failure(self) -> None:
         """Count a learning round that an exception ended."""
         with self._lock:
@@ -104,6 +110,7 @@ class WorkTally:
                 drifts=self._drifts,
                 drifted_at=self._drifted_at,
                 optimiser_steps=self._optimiser_steps,
+                unstored_checkpoints=self._unstored_checkpoints,
                 verdicts=dict(self._verdicts),
                 seconds={name: round(spent, 3) for name, spent in self._seconds.items()},
                 process_cpu_s=round(time.process_time(), 3),

@@ -11,6 +11,8 @@ from paceline.rig.readiness import free_port, redis_server
 from waiting import until
 
 _REDIS = 'port {port}\nbind 127.0.0.1\nsave ""\nrequirepass "p@ss,w/rd"\nmasterauth "p@ss,w/rd"\n'
+_REDIS += "repl-diskless-sync-delay 0\n"  # of Redis 7 and Valkey 5 s, in which the replica has nothing
+_PASSWORD = "p@ss,w/rd"
 _QUOTED = "p%40ss%2Cw%2Frd"
 _SENTINEL = """port {port}
 bind 127.0.0.1
@@ -29,6 +31,18 @@ class Sentinels:
     primary: "subprocess.Popen[bytes]"
     replica: int
 
+    def cut_off(self) -> None:
+        """From now on the replica gets nothing of what the primary is given: what is written then dies with that."""
+        with redis.Redis(port=self.replica, password=_PASSWORD) as replica:
+            replica.config_set("masterauth", "none")
+            replica.client_kill_filter(_type="master")
+            until(lambda: replica.info("replication")["master_link_status"] == "down", "the replica to be cut off")
+
+    def kill_primary(self) -> None:
+        """Once it is dead, Sentinels make the replica the primary."""
+        self.primary.kill()
+        self.primary.wait()
+
 
 @contextlib.contextmanager
 def sentinels(folder: Path) -> Iterator[Sentinels]:
@@ -46,6 +60,8 @@ def sentinels(folder: Path) -> Iterator[Sentinels]:
             stack.callback(process.wait)
             stack.callback(process.kill)
         until(lambda: all(map(_sees_all, watching)), "the Sentinels to know each other and the replica")
+        with redis.Redis(port=replica, password=_PASSWORD) as copying:
+            until(lambda: copying.info("replication")["master_link_status"] == "up", "the replica to be a copy")
         hosts = ",".join(f"127.0.0.1:{port}" for port in watching)
         yield Sentinels(f"sentinel://:{_QUOTED}@{hosts}/traces/2", first, replica)
 

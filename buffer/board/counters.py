@@ -117,6 +117,7 @@ class LearnerCounters(msgspec.Struct, kw_only=True, gc=False):
     drifts: int = 0  # rests that ended since what is served had changed
     drifted_at: float | None = None  # when the last of them ended, unix seconds
     optimiser_steps: int = 0
+    unstored_checkpoints: int = 0  # that the store did not take: they are on the learner's disk alone
     verdicts: dict[str, int] = {}
     seconds: dict[str, float] = {}  # by phase: claim, judge, train, publish, register, idle
     process_cpu_s: float = 0.0

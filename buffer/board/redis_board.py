@@ -76,8 +76,10 @@ class RedisVersionBoard(RedisMembers):
         with translate_redis_errors(self._client):
             if wait_s > 0:  # Its reply has a different shape in every protocol, so it only says when to look.
                 self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
-            rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
-        return [_event(*row) for row in rows]
+            rows: Any = self._client.xrange(name, min=after_id or "-")
+        if after_id and (not rows or rows[0][0].decode() != after_id):
+            raise BoardConflict(f"board: got no event {after_id} any more, expected it: Redis lost what it had taken")
+        return [_event(*row) for row in rows[1 if after_id else 0 :]]
 
     def _folded(self) -> BoardFold:
         """A copy of the fold, brought up to date."""

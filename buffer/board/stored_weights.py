@@ -1,4 +1,4 @@
-"""Reads and writes weights in a store which fsspec reaches: s3, gs, az, hf, http, folders.
+"""Reads and writes weights, and checkpoints, in a store which fsspec reaches: s3, gs, az, hf, http, folders.
 
 Every fault of a store, and of the library that reaches it, leaves this file as StoreUnavailable. The library finds
 credentials by itself, in this process's environment or its own files.
@@ -28,14 +28,18 @@ _CHECK: Final = "check credentials and PACELINE_VERSIONS_URI"
 def put(files: Iterable[Path], folder: str) -> None:
     """Upload `files` below the URI `folder`; returns once all are there whole. Blocks. StoreUnavailable."""
     for file in files:
-        uri = f"{folder}/{file.name}"
-        with _asked(uri, f"expected to write it; {_CHECK}") as (system, path):
-            system.put_file(str(file), path)
-            system.invalidate_cache()
-            got = system.size(path)
-        size = file.stat().st_size
-        if got not in {None, size}:  # None: the store does not tell
-            raise StoreUnavailable(f"{uri}: got {got} bytes there, expected the {size} that were sent")
+        put_file(file, f"{folder}/{file.name}")
+
+
+def put_file(file: Path, uri: str) -> None:
+    """Upload `file` as `uri`; returns once it is there whole. Blocks. StoreUnavailable."""
+    with _asked(uri, f"expected to write it; {_CHECK}") as (system, path):
+        system.put_file(str(file), path)
+        system.invalidate_cache()
+        got = system.size(path)
+    size = file.stat().st_size
+    if got not in {None, size}:  # None: the store does not tell
+        raise StoreUnavailable(f"{uri}: got {got} bytes there, expected the {size} that were sent")
 
 
 def get(folder: str, names: Iterable[str], into: Path) -> None:
@@ -54,11 +58,18 @@ def remove(folder: str) -> None:
 
 def count(folder: str) -> int | None:
     """How many entries the URI `folder` has; None where nothing is, not even the place. StoreUnavailable."""
+    found = names(folder)
+    return None if found is None else len(found)
+
+
+def names(folder: str) -> list[str] | None:
+    """Names of the entries that the URI `folder` has, in no order; None as `count` has it. StoreUnavailable."""
     with _asked(folder, f"expected to list it; {_CHECK}") as (system, path):
         try:
-            return len(system.ls(path, detail=False))
+            found: list[str] = system.ls(path, detail=False)
         except FileNotFoundError:
             return None
+    return [path.rstrip("/").rpartition("/")[2] for path in found]
 
 
 def size_of(uri: str) -> int | None:
@@ -68,11 +79,14 @@ def size_of(uri: str) -> int | None:
         return size
 
 
-def read(uri: str, take: Callable[[bytes], object]) -> str:
-    """Give `take` a file in pieces; return its sha256. Blocks. StoreUnavailable, also when it ends early."""
+def read(uri: str, take: Callable[[bytes], object], what: str = "published weights") -> str:
+    """Give `take` a file in pieces; return its sha256. Blocks. StoreUnavailable, also when it ends early.
+
+    `what` the file should be is what an error says.
+    """
     digest = hashlib.sha256()
     came = 0
-    with _asked(uri, f"expected published weights; {_CHECK}") as (system, path):
+    with _asked(uri, f"expected {what}; {_CHECK}") as (system, path):
         size = system.size(path)
         with system.open(path, "rb") as stream:
             while piece := stream.read(_PIECE_BYTES):

@@ -54,7 +54,8 @@ class VersionBoard(MemberBoard, Protocol):
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
         """Events after `after_id`, oldest first; all of them with an empty id.
 
-        When there are none, blocks up to `wait_s`, at most MAX_WAIT_S, until there is one.
+        When there are none, blocks up to `wait_s`, at most MAX_WAIT_S, until there is one. BoardConflict when the board
+        does not have `after_id` any more: it lost data, and whoever knew that event reads it from the beginning.
         """
         ...
 

@@ -49,8 +49,8 @@ _BUFFER = (
         "VERSIONS_URI",
         StoreUri,
         "",
-        "Store by which drafts reach servers, as fsspec names it: s3://bucket/folder, gs://, az://, hf://, file:// "
-        "(docs/operations.md). Servers fetch from nowhere else.",
+        "Store by which drafts reach servers, and a learner's checkpoints another machine, as fsspec names it: "
+        "s3://bucket/folder, gs://, az://, hf://, file:// (docs/operations.md). Servers fetch from nowhere else.",
         unset="servers mount the learner's PACELINE_DATA_DIR",
         mask=masked,
     ),
@@ -77,6 +77,13 @@ _BUFFER = (
         Literal["disk", "memory"],
         "disk",
         "Where prompts, tokens and hidden states may be; memory: on no disk, also none of Redis (docs/operations.md).",
+    ),
+    Setting(
+        "PAYLOAD_KEY_FILE",
+        str,
+        None,
+        "File with 64 hexadecimal digits: the key by which traces are encrypted before Redis gets them.",
+        unset="Redis has traces in the clear",
     ),
 )
 

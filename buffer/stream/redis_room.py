@@ -56,3 +56,10 @@ def redis_version(client: redis.Redis) -> str:
     with translate_redis_errors(client):
         server: Any = client.info("server")
     return str(server["redis_version"])
+
+
+def is_replica(client: redis.Redis) -> bool:
+    """Whether this Redis copies another one, so that nothing can be written to it; blocks and raises as `read_room`."""
+    with translate_redis_errors(client):
+        replication: Any = client.info("replication")
+    return bool(replication["role"] == "slave")

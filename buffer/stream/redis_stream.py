@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from ..config import BufferConfig
-from ..errors import DecodeError
+from ..errors import DecodeError, PayloadKeyUnusable
 from ..keys import (
     ASKED_ROUND,
     BOUNDS,
@@ -24,6 +24,7 @@ from ..keys import (
 )
 from ..redis_client import load_script, refuse_text_client, translate_redis_errors
 from ..retention import MemoryOnly
+from .payload_seal import PayloadSeal
 from .redis_payloads import NO_PAYLOAD, Page, RedisPayloads, Row, Word
 from .trace import DraftTrace
 from .trace_buffer import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
@@ -57,16 +58,19 @@ class RedisTraceBuffer:
         self._payloads = RedisPayloads(client, self._script, self._keys)
         self._asked = ASKED_ROUND.name(config.speculator)
         self._memory_only = MemoryOnly(client) if config.keeps_nothing else None
+        self._seal = PayloadSeal(config.payload_key_file)
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
         """As the contract says; a trace must stay below Redis' largest string (512 MB).
 
-        ConfigError, and nothing appended, where nothing may reach a disk and this Redis writes to one.
+        ConfigError, and nothing appended, where nothing may reach a disk and this Redis writes to one;
+        PayloadKeyUnusable where traces are to be encrypted and cannot be.
         """
         if self._memory_only is not None:  # every time: Redis may have been restarted with other settings
             self._memory_only.require()
-        return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
+        payloads = [self._seal.seal(encode_trace(trace)) for trace in traces]
+        return self._append_raw(payloads, [trace.trace_id for trace in traces])
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
         """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
@@ -151,7 +155,7 @@ class RedisTraceBuffer:
             self._run("bury", entry_id, NO_PAYLOAD, b"")
             return None
         try:
-            return TraceEntry(entry_id, decode_trace(raw))
+            return TraceEntry(entry_id, decode_trace(self._seal.open(raw)))
         except DecodeError as error:
             self._run("bury", entry_id, error.reason, error.raw)
             return None
@@ -175,7 +179,18 @@ class RedisTraceBuffer:
             if len(page) < _REPLAY_PAGE:
                 break
             newest = f"({page[-1][0].decode()}"
-        return decode_entries((entry_id, raw) for entry_id, raw in reversed(rows) if raw is not None)
+        return decode_entries(((entry_id, raw) for entry_id, raw in reversed(rows) if raw is not None), self._seal.open)
+
+    def require_key(self) -> None:
+        """PayloadKeyUnusable unless the newest trace here can be decrypted, or none has to be. For a reader's start."""
+        self._seal.require()
+        with translate_redis_errors(self._client):
+            page: Any = self._client.xrevrange(self._traces, count=1)
+        for _, raw in self._rows(page):
+            try:
+                self._seal.open(raw or b"")
+            except DecodeError as fault:
+                raise PayloadKeyUnusable(f"{fault.reason}; nothing was read") from None
 
     def _is_acked(self) -> Callable[[str], bool]:
         last_read, *others = (entry_id.decode() for entry_id in self._run("unacked"))

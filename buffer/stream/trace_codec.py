@@ -12,7 +12,7 @@ Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -109,11 +109,16 @@ def decode_trace(raw: bytes) -> DraftTrace:
         raise DecodeError(decode_reason(f"trace: {error}"), raw) from error
 
 
-def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
-    """Decode (entry id, wire bytes) one by one; skip what cannot be decoded: claim makes it a dead letter."""
+def decode_entries(
+    rows: Iterable[tuple[str, bytes]], unseal: Callable[[bytes], bytes] = lambda raw: raw
+) -> Iterator[TraceEntry]:
+    """Decode (entry id, stored bytes) one by one; skip what cannot be decoded: claim makes it a dead letter.
+
+    `unseal` gives the wire bytes of the stored ones, or raises DecodeError.
+    """
     for entry_id, raw in rows:
         try:
-            yield TraceEntry(entry_id, decode_trace(raw))
+            yield TraceEntry(entry_id, decode_trace(unseal(raw)))
         except DecodeError:
             continue
 

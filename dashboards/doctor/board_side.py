@@ -17,7 +17,7 @@ from ..mlflow_link import mlflow_waits
 from ..served import HISTORY_S
 from ..snapshot import Snapshot, take
 from .members_side import beats, clocks, room_for_traffic, servers
-from .redis_side import connection, memory_and_disk
+from .redis_side import connection, encryption, memory_and_disk
 
 #: Speculator and board in; out whether MLflow's aliases are the board's (None: that cannot be told), and a sentence.
 AliasLook = Callable[[str, BoardState], tuple[bool | None, str]]
@@ -42,6 +42,7 @@ def examine_board(
             if config.keeps_nothing:
                 yield redis_retention(client)
             yield from memory_and_disk(client, config)
+            yield from encryption(client, config)
         access = open_board(settings, url, speculator)
         seen = take(access.board, access.speculator, HISTORY_S)
         has_token = any(not entry.refused for entry in access.auth.history())

@@ -4,12 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...buffer.config import BufferConfig
+from ...buffer.errors import PayloadKeyUnusable
 from ...buffer.finding import Finding, Level
 from ...buffer.redis_client import address, hosts_of
-from ...buffer.stream.redis_room import read_room, redis_version
+from ...buffer.stream.redis_room import is_replica, read_room, redis_version
+from ...buffer.stream.redis_stream import RedisTraceBuffer
 
 #: The first release with every command that paceline uses.
 OLDEST = (6, 2)
+_REPLICA = (
+    "got a replica, expected the primary: servers could deliver no trace and nobody could move a version; point "
+    "PACELINE_REDIS_URL at the primary, or at its Sentinels"
+)
 _HERE = frozenset(("127.0.0.1", "localhost", "::1"))
 
 
@@ -17,12 +23,25 @@ def memory_and_disk(client: Any, config: BufferConfig) -> Iterator[Finding]:
     """Whether it keeps as many bytes of traces as `config` says, and the board. Raises BufferUnavailable."""
     room = read_room(client)
     version = redis_version(client)
-    problem = _too_old(version) or room.problem(config.max_bytes)
+    problem = _too_old(version) or (_REPLICA if is_replica(client) else "") or room.problem(config.max_bytes)
     limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
     answers = f"answers at {address(client)}, has version {version} and {limit}"
     yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or answers)
     if not room.is_append_only and not config.keeps_nothing:
-        yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
+        yield Finding("Redis", Level.NOTE, "forgets board and traces when it restarts: start it with --appendonly yes")
+
+
+def encryption(client: Any, config: BufferConfig) -> Iterator[Finding]:
+    """Whether this machine can decrypt the newest trace; nothing where none is encrypted. Raises BufferUnavailable."""
+    try:
+        RedisTraceBuffer(client, config).require_key()
+    except PayloadKeyUnusable as fault:
+        yield Finding("key", Level.WRONG, f"no trace is delivered or read from here: {fault}")
+    else:
+        if config.payload_key_file:
+            yield Finding(
+                "key", Level.OK, "traces are encrypted before Redis has them, with a key that opens the newest"
+            )
 
 
 def connection(url: str) -> Finding:

@@ -129,6 +129,7 @@ _LOOP = (
     _counter("learner_phase_seconds", (*_MEMBER, "phase"), "time of a learner by phase"),
     _counter("learner_cpu_seconds", _MEMBER, "processor time of the learner's process"),
     _counter("learner_optimiser_steps", _MEMBER, "optimiser steps taken"),
+    _counter("learner_checkpoints_not_stored", _MEMBER, "checkpoints that the store of drafts did not take"),
     _gauge("learner_busy", _MEMBER, "1 while a learning round runs, else 0"),
     _gauge("learner_resting", _MEMBER, "1 if the last learning round that decided chose to rest, 0 if to learn"),
 )

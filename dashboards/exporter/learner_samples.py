@@ -17,6 +17,7 @@ def learner_samples(part: LearnerCounters) -> Iterator[Sample]:
     yield Sample("paceline_learner_cpu_seconds_total", {}, part.process_cpu_s)
     yield Sample("paceline_learner_drifts_total", {}, part.drifts)
     yield Sample("paceline_learner_optimiser_steps_total", {}, part.optimiser_steps)
+    yield Sample("paceline_learner_checkpoints_not_stored_total", {}, part.unstored_checkpoints)
     yield Sample("paceline_learner_busy", {}, float(part.is_busy))
     yield from _buffer(part)
 

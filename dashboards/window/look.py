@@ -7,6 +7,7 @@ from ...buffer.board.counters import Counters
 from ...buffer.board.member_history import HISTORY_S
 from ...buffer.board.version import BoardEvent
 from ...buffer.board.version_board import VersionBoard
+from ...buffer.errors import BoardConflict
 from ..snapshot import Snapshot
 from .lives import Lives
 
@@ -50,8 +51,9 @@ class BoardReader:
         known = self._events[-1].event_id if self._events else ""
         if known == newest:
             return
-        new = self.board.events(known)
-        if known and not any(event.event_id == newest for event in new):
+        try:
+            new = self.board.events(known)
+        except BoardConflict:
             self._events = []
             self._lives = Lives()
             new = self.board.events()

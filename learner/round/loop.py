@@ -17,6 +17,7 @@ from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.board.version import BoardState
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.board.version_store import store_of
+from ...buffer.errors import StoreUnavailable
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
 from ...buffer.stream.trace_buffer import TraceBuffer
@@ -33,6 +34,7 @@ from ..judging.alarms import paused_by
 from ..recovery import open_state
 from ..state import checkpoint
 from ..state.learner_state import LearnerState
+from ..state.stored_checkpoints import StoredCheckpoints
 from ..training.device_memory import memory_errors_named
 from .learning_report import LearningKind, LearningReport, life_said
 from .learning_round import LearningRound
@@ -65,6 +67,7 @@ class Learner:
         self._limiter = ClaimLimiter(config.max_claim, config.checkpoints_dir / f"attempt-{config.name}.json")
         self._canary_limit = CanaryLimit(config.canary_limit_s)
         self._backlog = Backlog(config)
+        self._stored = StoredCheckpoints.of(config)
 
     def learn_once(self) -> LearningReport:
         """Do one learning round, or return an idle report: too few traces are pending, or another learner is at work.
@@ -126,9 +129,11 @@ class Learner:
         """Return what this learner remembers; opened again when the board lost its data or another one has saved."""
         kept = self._state
         folder = self._config.checkpoints_dir
-        if kept is not None and kept.matches_board(self._board.read()) and checkpoint.is_newest(folder, kept.notes):
+        board_state = self._board.read()
+        if kept is not None and kept.matches_board(board_state) and checkpoint.is_newest(folder, kept.notes):
             return kept
         self._limiter.load_attempt()
+        self._adopt_newer(board_state)
         return open_state(self._config, self._buffer, self._board)
 
     def _round(self, state: LearnerState, lease: Lease) -> LearningReport:
@@ -143,6 +148,8 @@ class Learner:
         due = self._backlog.due(self._buffer, has_suspects=self._limiter.has_suspects)
         if not due.is_due:
             return _idle(due.why)
+        if self._adopt_newer(board_state):
+            return _idle("a learner on another disk has learned meanwhile; its checkpoint was fetched")
         with self._heartbeat.tally.phase("claim"):
             claimed = self._claim(state)
         if not any(claimed[outcome] for outcome in KEPT):
@@ -164,6 +171,7 @@ class Learner:
             may_replay=not self._limiter.has_suspects,
         )
         report = work.run()
+        self._store_checkpoint()
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
         self._backlog.finish()
         if report.version is not None:
@@ -205,6 +213,30 @@ class Learner:
         folder = self._config.checkpoints_dir
         if state.record_targets() and checkpoint.is_newest(folder, state.notes):
             checkpoint.save_notes(folder, state.saved_notes)
+
+    def _adopt_newer(self, board_state: BoardState) -> bool:
+        """Whether the store had a newer checkpoint than this disk, which is now the newest here.
+
+        None of an empty board is asked for: its first version comes from the draft that the servers began with.
+        """
+        if self._stored is None or not board_state.rows:
+            return False
+        with self._heartbeat.tally.phase("load"):
+            return self._stored.adopt_newer(self._config.checkpoints_dir, board_state)
+
+    def _store_checkpoint(self) -> None:
+        """Put the newest checkpoint into the store before its traces are acked: nobody else would learn them then.
+
+        Where the store does not take it, the learning round counts all the same: it is on this disk.
+        """
+        if self._stored is None:
+            return
+        try:
+            with self._heartbeat.tally.phase("publish"):
+                self._stored.put(self._config.checkpoints_dir, self._board.read())
+        except StoreUnavailable as fault:
+            self._heartbeat.tally.record_unstored_checkpoint()
+            _log.warning("the checkpoint is on this machine's disk alone until the next learning round: %s", fault)
 
     def _ack(self, claimed: ByOutcome, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:

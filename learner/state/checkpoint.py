@@ -22,6 +22,9 @@ _NOTES_FILE = "notes.json"
 #: Folder of the checkpoints before the newest, which no learner continues from.
 _EARLIER = "earlier"
 
+#: A checkpoint from elsewhere, until it has its name.
+_ADOPTED = "adopted"
+
 #: Key in the notes, and number of the one layout of checkpoints that this release writes and reads.
 _LAYOUT_KEY = "layout"
 LAYOUT = 1
@@ -60,7 +63,7 @@ def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], objec
 
     def write(new: Path) -> None:
         save_trainer(new / TRAINER_FILE)
-        (new / _NOTES_FILE).write_text(_encode(notes), encoding="utf-8")
+        write_notes(new, encode(notes))
 
     older = _rounds(folder)
     write_folder(_folder(folder, notes.rounds_trained), write)
@@ -79,7 +82,7 @@ def save_notes(folder: Path, notes: LearnerNotes) -> None:
     own = _folder(folder, notes.rounds_trained)
     if _rounds(folder)[-1:] != [own]:
         raise FileNotFoundError(f"{own}: got {_rounds(folder)[-1:]} as the newest checkpoint, expected this one")
-    write_text(own / _NOTES_FILE, _encode(notes))
+    write_text(own / _NOTES_FILE, encode(notes))
 
 
 def require_room(folder: Path) -> None:
@@ -103,6 +106,32 @@ def find(folder: Path, rounds_trained: int) -> tuple[LearnerNotes, Path] | None:
     places = (_folder(place, rounds_trained) for place in (folder, folder / _EARLIER))
     found = next((place for place in places if (place / TRAINER_FILE).is_file()), None)
     return None if found is None else (_read(found), found / TRAINER_FILE)
+
+
+def newest(folder: Path) -> tuple[LearnerNotes, Path] | None:
+    """The newest checkpoint as `load` gives it, and no change; its trainer file is beside its notes."""
+    found = _rounds(folder)
+    return (_read(found[-1]), found[-1] / TRAINER_FILE) if found else None
+
+
+def adopt(folder: Path, rounds_trained: int, write: Callable[[Path], object]) -> None:
+    """Make a folder that `write` fills the newest checkpoint, in one step; one of that number is set aside.
+
+    `write` leaves a trainer, and notes by `write_notes`. Raises what it raises, and then nothing has changed. For the
+    holder of the speculator's lease only.
+    """
+    made = folder / _ADOPTED
+    shutil.rmtree(made, ignore_errors=True)  # of a learner that died between the two steps
+    write_folder(made, write)
+    place = _folder(folder, rounds_trained)
+    if place.exists():
+        _set_aside(place)
+    made.rename(place)
+
+
+def write_notes(folder: Path, notes: str) -> None:
+    """Write what `encode` returned into a checkpoint that is being made."""
+    (folder / _NOTES_FILE).write_text(notes, encoding="utf-8")
 
 
 def is_newest(folder: Path, notes: LearnerNotes) -> bool:
@@ -134,11 +163,17 @@ def _set_aside(path: Path) -> None:
     path.rename(place)
 
 
+def folder_name(rounds_trained: int) -> str:
+    """What the folder of a checkpoint is called."""
+    return f"round-{rounds_trained:08d}"
+
+
 def _folder(folder: Path, number: int) -> Path:
-    return folder / f"round-{number:08d}"
+    return folder / folder_name(number)
 
 
-def _encode(notes: LearnerNotes) -> str:
+def encode(notes: LearnerNotes) -> str:
+    """What notes.json holds."""
     return json.dumps({_LAYOUT_KEY: LAYOUT, **asdict(notes)})
 
 

@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from ...buffer.board.member_name import MemberName
 from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version_board import VersionBoard
-from ...buffer.errors import BufferUnavailable, ConfigError, PacelineError
+from ...buffer.errors import BufferUnavailable, ConfigError, PacelineError, PayloadKeyUnusable
 from ...buffer.stream.trace import DraftTrace
 from ...buffer.stream.trace_buffer import TraceBuffer
 from ..breaker import Breaker
@@ -37,6 +38,12 @@ TRIAL_POLL_S = 0.02
 RETRY_S = 1.0
 #: How long a turn may go on appending before it has sent its receipt: a courier without one is taken for hung.
 APPENDING_S = 15.0
+#: Why the buffer refuses traces for good -> what they are counted as; the first kind that fits.
+_REFUSED: Final = (
+    (PayloadKeyUnusable, DropReason.PAYLOAD_KEY),
+    (ConfigError, DropReason.RETENTION),
+    (PacelineError, DropReason.INVALID),
+)
 TRIAL_BEAT_S = 0.25  # in place of BEAT_S while a canary drafts on any replica, which waits to hear of the others
 
 
@@ -248,7 +255,7 @@ class Courier:
         if str(fault) != self._refusal:
             log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
         self._refusal = str(fault)
-        reason = DropReason.RETENTION if isinstance(fault, ConfigError) else DropReason.INVALID
+        reason = next(reason for kind, reason in _REFUSED if isinstance(fault, kind))
         for _ in traces:
             self._backlog.pop()
             self._counts.drop(reason)

@@ -218,11 +218,10 @@ class Swapper:
         return wanted if self._turns.is_its_turn(wanted) else state.live
 
     def _look(self, wait_s: float = 0.0) -> BoardState:
-        new = self._board.events(self._fold.last_event_id, wait_s)
         try:
-            self._fold.extend(new)
+            self._fold.extend(self._board.events(self._fold.last_event_id, wait_s))
         except BoardConflict:
-            # Redis lost its data and the board starts from nothing: what was known before does not apply.
+            # Redis lost its data, or in a fail-over the newest of it: what was known before does not apply.
             fresh = BoardFold()
             fresh.extend(self._board.events())
             self._fold = fresh

@@ -21,6 +21,7 @@ class DropReason(StrEnum):
     INVALID = "invalid"  # the window broke an alignment rule
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     RETENTION = "retention"  # Redis writes to its disk, which PACELINE_RETENTION=memory forbids
+    PAYLOAD_KEY = "payload_key"  # it was to be encrypted, and the key cannot be used
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
     COURIER_DIED = "courier_died"  # a courier process held it and ended
     SERVER_DIED = "server_died"  # its server and that server's courier were killed together

@@ -53,6 +53,7 @@ LEARNER = LearnerCounters(
     drifts=2,
     drifted_at=980.5,
     optimiser_steps=40,
+    unstored_checkpoints=2,
     verdicts={"promote": 3},
     seconds={"train": 7.5},
     process_cpu_s=12.5,

@@ -234,6 +234,14 @@ def test_events_can_be_followed_from_any_id(board):
     assert len({event.event_id for event in events}) == 4
 
 
+def test_a_follower_of_an_event_that_the_board_has_lost_is_told_so(board):
+    publish(board, 0)
+    with pytest.raises(BoardConflict, match=r"got no event 1-1 any more, expected it"):
+        board.events("1-1")
+    with pytest.raises(BoardConflict, match="got no event 99999999999999-0 any more"):
+        board.events("99999999999999-0", wait_s=0.01)
+
+
 def test_a_follower_is_woken_by_the_event_it_waits_for_and_returns_without_one(board):
     publish(board, 0)
     last_id = board.events()[-1].event_id

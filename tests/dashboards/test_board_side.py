@@ -116,7 +116,7 @@ def test_a_redis_that_writes_to_its_disk_is_wrong_where_nothing_may_reach_one(
         findings = found({"PACELINE_REDIS_URL": redis_url, "PACELINE_RETENTION": mode})
     finally:
         redis_client.config_set("save", "")
-    assert findings["Redis"].sentence.startswith("forgets the board") == (mode == "disk")
+    assert findings["Redis"].sentence.startswith("forgets board and traces") == (mode == "disk")
     assert (findings["retention"].level if level else None) is level
     assert ("retention" in findings) == (mode == "memory")
 

@@ -42,7 +42,7 @@ def always(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, ground: Ground | N
 
 
 def objects(place: str) -> set[str]:
-    return {path.removeprefix(f"/{place}/default/") for path in fsspec.filesystem("memory").find(f"/{place}")}
+    return {path.removeprefix(f"/{place}/default/") for path in fsspec.filesystem("memory").find(f"/{place}/default")}
 
 
 def test_published_drafts_are_in_the_store_as_the_board_says(house, place, monkeypatch) -> None:

@@ -8,7 +8,7 @@ from paceline.buffer.board.farewell import say_ended
 from paceline.buffer.board.member_name import MemberName
 from paceline.buffer.board.member_status import MemberStatus, TracesSaid
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.errors import BufferUnavailable, ConfigError, PayloadKeyUnusable
 from paceline.buffer.redis_client import TIMEOUT_S
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
@@ -131,26 +131,29 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
-def test_what_redis_must_not_get_is_dropped_and_counted_and_said_once(caplog):
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(ConfigError, DropReason.RETENTION), (PayloadKeyUnusable, DropReason.PAYLOAD_KEY)]
+)
+def test_what_redis_must_not_get_is_dropped_and_counted_and_said_once(caplog, kind, reason):
     rig = Rig()
     append = rig.buffer.append
 
     def refuse(traces):
-        raise ConfigError("got appendonly 'yes', expected 'no'")
+        raise kind("got appendonly 'yes', expected 'no'")
 
     rig.buffer.append = refuse
     for name in ("a", "b"):
         rig.serve(name)
         rig.turn()
-    assert rig.balance() == (2, 0, {DropReason.RETENTION: 2}, 0)
+    assert rig.balance() == (2, 0, {reason: 2}, 0)
     assert [record.message for record in caplog.records] == [
         "paceline: 1 traces cannot be stored: got appendonly 'yes', expected 'no'"
     ]
-    assert rig.board.heartbeats()["replica:rep"].account.dropped == {DropReason.RETENTION: 1}
+    assert rig.board.heartbeats()["replica:rep"].account.dropped == {reason: 1}
     rig.buffer.append = append
     rig.serve("c")
     rig.turn()
-    assert rig.balance() == (3, 1, {DropReason.RETENTION: 2}, 0)
+    assert rig.balance() == (3, 1, {reason: 2}, 0)
 
 
 def test_a_courier_that_delivers_a_long_backlog_reports_after_every_append_that_it_is_not_hung():

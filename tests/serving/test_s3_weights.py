@@ -13,11 +13,14 @@ from paceline.buffer.board.member_status import SwapSaid
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.version_store import VersionStore
-from paceline.buffer.errors import StoreUnavailable
+from paceline.buffer.errors import ConfigError, StoreUnavailable
 from paceline.buffer.finding import Level
 from paceline.dashboards.doctor.board_side import store as store_finding
 from paceline.dashboards.doctor.board_side import weights as weights_finding
 from paceline.learner.delivery.publisher import Lineage, publish, publish_initial
+from paceline.learner.state import checkpoint
+from paceline.learner.state.checkpoint import LearnerNotes
+from paceline.learner.state.stored_checkpoints import StoredCheckpoints
 from paceline.serving.swap.fetched_weights import FetchedWeights
 from paceline.serving.swap.swapper import Swapper
 from s3fs import S3FileSystem
@@ -42,6 +45,11 @@ class S3:
 
     clients: Any  # makes a client of a service, with a key that stays valid
     key: str  # that the environment has
+
+    def keys(self, prefix: str) -> list[str]:
+        """Of the bucket's objects."""
+        found = self.clients("s3").list_objects_v2(Bucket="drafts", Prefix=prefix)
+        return [each["Key"] for each in found.get("Contents", [])]
 
     def expire(self) -> None:
         """The key in the environment is valid no longer."""
@@ -160,3 +168,29 @@ def test_drafts_reach_two_servers_by_s3_and_what_is_wrong_with_it_is_told(s3: S3
     assert "expected published weights; check credentials" in row.why.figures["fault"]
     found = store_finding(store)
     assert (found.level, "expected to list it; check credentials" in found.sentence) == (Level.WRONG, True)
+
+
+@pytest.mark.guarantee("checkpoints-travel")
+def test_checkpoints_come_and_go_by_s3(s3: S3, tmp_path: Path) -> None:
+    board = MemoryVersionBoard()
+    here, there = (tmp_path / name for name in ("here", "there"))
+    stored = StoredCheckpoints("s3://drafts/_checkpoints/default", kept=1)
+    assert not stored.adopt_newer(there, board.read())
+    for number in (1, 2, 3):
+        notes = LearnerNotes(rounds_trained=number)
+        checkpoint.save(here, notes, lambda file, text=f"trainer {number}": file.write_text(text), kept=1)
+        stored.put(here, board.read())
+    names = {key.split("/")[2] for key in s3.keys("_checkpoints/")}
+    assert names == {"round-00000002", "round-00000003"}
+    assert stored.adopt_newer(there, board.read())
+    found, trainer = checkpoint.newest(there)
+    assert (found.rounds_trained, trainer.read_text()) == (3, "trainer 3")
+    assert not stored.adopt_newer(there, board.read())
+    assert stored.find(2, tmp_path / "reproduced")[1].read_text() == "trainer 2"
+    (tampered,) = (key for key in s3.keys("_checkpoints/default/round-00000003/trainer-"))
+    s3.clients("s3").put_object(Bucket="drafts", Key=tampered, Body=b"another")
+    with pytest.raises(ConfigError, match="it was changed"):
+        stored.adopt_newer(tmp_path / "third", board.read())
+    s3.expire()
+    with pytest.raises(StoreUnavailable, match="check credentials"):
+        stored.put(here, board.read())

@@ -24,6 +24,7 @@ from paceline.buffer.board.member_history import (
 from paceline.buffer.board.member_status import MemberStatus, read_status
 from paceline.buffer.board.reason import Why
 from paceline.buffer.board.version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+from paceline.buffer.errors import BoardConflict
 from paceline.buffer.stream.trace_buffer import MAX_WAIT_S
 
 
@@ -76,6 +77,8 @@ class MemoryVersionBoard:
         with self._lock:
             if wait_s > 0:
                 self._written.wait_for(lambda: len(self._events) > _ordinal(after_id), min(wait_s, MAX_WAIT_S))
+            if after_id and all(event.event_id != after_id for event in self._events):
+                raise BoardConflict(f"board: got no event {after_id} any more, expected it")
             return self._events[_ordinal(after_id) :]
 
     def _write(self, decide: Decision) -> list[BoardEvent]:
