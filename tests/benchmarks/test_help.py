@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from paceline.benchmarks import capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width
 from paceline.benchmarks.gpu import costs, run, shift, trim
-from paceline.benchmarks.learning import bench, record
+from paceline.benchmarks.learning import bench, ranks, record
 
 HOUSE = Path(__file__).resolve().parents[2]
 RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other revisions among them
@@ -17,11 +17,11 @@ PROGRAMS = {
     for program in (
         capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width,
         costs, run, shift, trim,
-        bench, record,
+        bench, ranks, record,
     )
 }  # fmt: skip
 DOCUMENTS = [HOUSE / "benchmarks" / "README.md", *sorted((HOUSE / "docs").glob("*.md")), HOUSE / "README.md"]
-COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
+COMMAND = re.compile(r"-m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
 TARGETS = {
     "bench": ("capture", "swap"),
     "bench-gpu": ("gpu.costs",),
