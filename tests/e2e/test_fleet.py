@@ -166,14 +166,18 @@ class Fleet:
         until(lambda: {is_told() for is_told in told} == {True}, "the servers to deliver their traces")
 
     def publish(self, scale: float) -> int:
-        """A candidate in the store: the draft that the servers were started with, its head scaled."""
+        """A candidate in the store: the live draft with its head scaled, which proposes the same tokens.
+
+        One that proposed worse would be rolled back by the first server's guard before the second had its turn.
+        """
+        live = self.board.read().live
+        learned = self.folder / "learner" / "versions" / NAME / f"v{live:06d}"
 
         def write(place: Path) -> None:
-            tensors = load_file(self.draft / "model.safetensors")
+            tensors = load_file(learned / "model.safetensors")
             save_file(tensors | {"lm_head.weight": tensors["lm_head.weight"] * scale}, place / "model.safetensors")
-            (place / "config.json").write_bytes((self.draft / "config.json").read_bytes())
+            (place / "config.json").write_bytes((learned / "config.json").read_bytes())
 
-        live = self.board.read().live
         lineage = Lineage(parent=live, target=TARGET, target_version="1", objective="test")
         made = publish(self.board, self.published, write, lineage, by="test", why="made by a test", store=STORE)
         return made.number
