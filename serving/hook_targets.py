@@ -126,7 +126,7 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.managers.schedule_batch.Req": (
         "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "
         "origin_input_ids output_ids spec_num_correct_drafts finished_len finished_output is_retracted "
-        "skip_radix_cache_insert kv tokenizer eos_token_ids to_finish"
+        "skip_radix_cache_insert kv tokenizer eos_token_ids to_finish extra_key routing_key"
     ),
     "sglang.srt.sampling.sampling_params.SamplingParams": (
         "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty "

@@ -10,7 +10,13 @@ def request(rid, *, top_k=1, custom_params=None, prompt=(), output=(), **changes
         logit_bias=None, custom_params=custom_params, min_new_tokens=0,
     )  # fmt: skip
     found = {"sampling_params": params, "grammar": None, "lora_id": None, "multimodal_inputs": None}
-    found |= {"input_embeds": None, "origin_input_ids": list(prompt), "output_ids": list(output)}
+    found |= {
+        "input_embeds": None,
+        "extra_key": None,
+        "routing_key": None,
+        "origin_input_ids": list(prompt),
+        "output_ids": list(output),
+    }
     return SimpleNamespace(rid=rid, **found | changes)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..wire.counts import CaptureCounts, SkipReason
 from .device_output import Chosen, row_index
 from .prefill_rows import ends_first_prefill
-from .sglang_requests import OPT_OUT_KEY, custom_params_of, is_greedy
+from .sglang_requests import is_greedy, opts_out
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
@@ -82,7 +82,7 @@ class RequestChoice:
     def _skip_reason(self, req: Any) -> SkipReason | None:
         if req.rid.startswith(HEALTH_CHECK_PREFIX):
             return SkipReason.HEALTH_CHECK
-        if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
+        if opts_out(req):
             return SkipReason.OPTED_OUT
         if req.lora_id is not None:
             return SkipReason.LORA

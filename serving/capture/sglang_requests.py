@@ -12,6 +12,9 @@ from ..wire.request_forward import Commit, RequestFacts
 OPT_OUT_KEY = "paceline_opt_out"
 TENANT_KEY = "paceline_tenant"
 LABEL_KEY = "paceline_label"
+#: What an `extra_key` or a routing key begins with to opt out as well: SGLang's router removes custom_params. A request
+#: id would not do, since SGLang gives each of several answers to one prompt another.
+OPT_OUT_MARK = "paceline-opt-out"
 #: A client chooses the name, and every trace carries it.
 MAX_TENANT_CHARS = 128
 
@@ -46,6 +49,14 @@ def custom_params_of(sampling_params: Any) -> dict[str, Any]:
     """What the client asks of paceline; empty when it sent anything but an object."""
     found = sampling_params.custom_params
     return found if isinstance(found, dict) else {}
+
+
+def opts_out(req: Any) -> bool:
+    """Whether the client asked not to be captured, in one of the three ways."""
+    if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
+        return True
+    # SGLang checks no types of these either.
+    return any(str(key).startswith(OPT_OUT_MARK) for key in (req.extra_key, req.routing_key))
 
 
 def is_greedy(sampling_params: Any) -> bool:

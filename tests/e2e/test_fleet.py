@@ -42,6 +42,7 @@ from paceline.rig.services import (
     s3_service,
     sglang_service,
 )
+from paceline.serving.capture.sglang_requests import OPT_OUT_MARK
 from s3fs import S3FileSystem
 from safetensors.torch import load_file, save_file
 from waiting import until
@@ -124,9 +125,17 @@ class Fleet:
     def drafting(self, *names: str) -> set[int | None]:
         return {self.status(name).draft_version for name in names}
 
-    def route(self, path: str, body: dict) -> httpx.Response:
+    def route(self, path: str, body: dict, headers: dict | None = None) -> httpx.Response:
         url = f"http://127.0.0.1:{self.router_port}{path}"
-        return httpx.post(url, json=body, timeout=300.0, trust_env=False)
+        return httpx.post(url, json=body, headers=headers, timeout=300.0, trust_env=False)
+
+    def captured(self) -> int:
+        """Traces that both first servers began."""
+        return sum(self.status(name).account.captured for name in (FIRST, SECOND))
+
+    def skipped(self) -> int:
+        """Requests of both that opted out."""
+        return sum(self.status(name).skipped.get("opted_out", 0) for name in (FIRST, SECOND))
 
     def ask(self, _: object = None) -> str:
         """One request through the router; how it finished, or how it failed."""
@@ -262,27 +271,31 @@ def test_every_answer_left_a_trace_and_every_trace_is_accounted_for(fleet, learn
     assert len({*fleet.answered} - traced) <= dropped  # a swap splits what is in flight, so there are more traces
 
 
-def test_what_clients_ask_of_paceline_passes_the_router_on_one_path_of_three(fleet, learned):
-    """Written down in docs/operations.md; where a later router passes it on, the documents must say so."""
+@pytest.mark.guarantee("opt-out")
+def test_opt_outs_pass_the_router_on_every_path_and_labels_on_one(fleet, learned):
+    """Written down in docs/operations.md; where a later router passes more on, the documents must say so."""
     fleet.drained(FIRST, SECOND)
-    captured = sum(fleet.status(name).account.captured for name in (FIRST, SECOND))
+    captured, skipped = fleet.captured(), fleet.skipped()
     asked = {"custom_params": {"paceline_label": "docs", "paceline_tenant": "someone"}}
     text, params = fleet.texts[0][:160], {"temperature": 0.0, "max_new_tokens": 16, "ignore_eos": True}
-    opted_out = {"custom_params": {"paceline_opt_out": True}}
-    model = {"model": str(fleet.target), "max_tokens": 16}
-    bodies = {
-        "/generate": {"rid": "asked-0", "text": text, "sampling_params": params | asked},
-        "/v1/chat/completions": model | opted_out | {"messages": [{"role": "user", "content": text}]},
-        "/v1/completions": model | asked | {"rid": "asked-1", "prompt": text},
-    }
-    for path, body in bodies.items():
-        reply = fleet.route(path, body)
-        assert reply.is_success, reply.text
+    generate = {"text": text, "sampling_params": params | asked}
+    chat = {"model": str(fleet.target), "max_tokens": 16, "messages": [{"role": "user", "content": text}]} | asked
+    complete = {"model": str(fleet.target), "max_tokens": 16, "prompt": text} | asked
+    replies = [
+        fleet.route("/generate", generate),
+        fleet.route("/generate", generate | {"extra_key": OPT_OUT_MARK}),
+        fleet.route("/v1/chat/completions", chat),
+        fleet.route("/v1/chat/completions", chat, {"x-smg-routing-key": OPT_OUT_MARK}),
+        fleet.route("/v1/completions", complete | {"rid": "asked"}),
+        fleet.route("/v1/completions", complete | {"custom_params": {"paceline_opt_out": True}}),
+    ]
+    assert [reply.text for reply in replies if not reply.is_success] == []
+    until(lambda: fleet.skipped() == skipped + 3, "the servers to say whom they skipped")
     fleet.drained(FIRST, SECOND)
-    assert sum(fleet.status(name).account.captured for name in (FIRST, SECOND)) == captured + len(bodies)
+    assert fleet.captured() == captured + 3
     traces = [entry.trace for entry in fleet.buffer.replay(10_000)]
     named = {trace.request_id: (trace.label, trace.tenant) for trace in traces if trace.label or trace.tenant}
-    assert named == {"asked-1": ("docs", "someone")}
+    assert named == {"asked": ("docs", "someone")}
 
 
 @pytest.mark.guarantee("store-away")

@@ -14,7 +14,7 @@ from paceline.serving.capture.outbox import Outbox
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY
+from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY, OPT_OUT_MARK
 from paceline.serving.capture.teacher import best_tokens
 from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
@@ -106,6 +106,8 @@ def test_a_label_is_kept_where_it_is_short_plain_text_and_anything_else_is_captu
         ({"multimodal_inputs": object()}, SkipReason.NOT_TEXT),
         ({"input_embeds": [[0.5]]}, SkipReason.NOT_TEXT),
         ({"custom_params": {OPT_OUT_KEY: True}}, SkipReason.OPTED_OUT),
+        ({"extra_key": OPT_OUT_MARK}, SkipReason.OPTED_OUT),
+        ({"routing_key": f"{OPT_OUT_MARK}/7"}, SkipReason.OPTED_OUT),
     ],
 )
 def test_what_is_no_plain_text_request_of_this_target_is_skipped_and_counted(capture, changes, reason):
