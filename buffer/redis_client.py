@@ -181,8 +181,12 @@ def connect(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_
     answer; neither message holds the password.
     """
     client = client_for(url, ca_file, timeout_s=timeout_s)
-    with translate_redis_errors(client):
-        client.ping()
+    try:
+        with translate_redis_errors(client):
+            client.ping()
+    except BufferUnavailable:
+        client.close()  # a server that answers with an error keeps the connection
+        raise
     return client
 
 

@@ -37,13 +37,15 @@ def test_a_failed_connection_says_where_and_what_to_do_without_the_password():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_wrong_password_is_reported_without_it(own_redis):
+def test_who_is_refused_is_told_so_without_the_password_and_leaves_no_connection(own_redis):
     with connect(own_redis.url) as client:
         client.config_set("requirepass", "right")
-    for user in ("", ":wrong-secret@"):
-        with pytest.raises(BufferUnavailable, match="user and password") as caught:
-            connect(own_redis.url.replace("//", f"//{user}"))
-        assert "wrong-secret" not in str(caught.value)
+        client.acl_setuser("idle", enabled=True, passwords=["+secret"], commands=["-ping"])
+        for user in ("", ":wrong-secret@", "idle:secret@"):
+            with pytest.raises(BufferUnavailable, match="user and password") as caught:
+                connect(own_redis.url.replace("//", f"//{user}"))
+            assert "secret" not in str(caught.value)
+            assert client.info("clients")["connected_clients"] == 1
 
 
 @pytest.mark.parametrize(
