@@ -23,6 +23,7 @@ from ..rig.deployment import (
     REPLICA,
     SPECULATOR,
     LocalDeployment,
+    context_tokens,
     paced_flags,
     server_flags,
 )
@@ -215,11 +216,7 @@ def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dic
 
 
 def _refuse_unfit(options: DemoOptions) -> None:
-    longest = CONTEXT_TOKENS - RESERVED_TOKENS - PROMPT_TOKENS
-    if options.max_tokens > longest:
-        raise ConfigError(
-            f"--max-tokens: got {options.max_tokens}, expected at most {longest}, so that a prompt fits in as well"
-        )
+    _refuse_too_long(options.max_tokens, CONTEXT_TOKENS)
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
     if options.json is not None and options.json.suffix == ".png":
@@ -228,10 +225,20 @@ def _refuse_unfit(options: DemoOptions) -> None:
         check_prompts(options.prompts)
 
 
+def _refuse_too_long(max_tokens: int, context: int) -> None:
+    longest = context - RESERVED_TOKENS - PROMPT_TOKENS
+    if max_tokens > longest:
+        raise ConfigError(
+            f"--max-tokens: got {max_tokens}, expected at most {longest}, so that a prompt fits in as well"
+        )
+
+
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
     tokenizer = load_tokenizer(target.folder)
+    context = context_tokens(target.folder)
+    _refuse_too_long(options.max_tokens, context)
     if options.prompts is not None:
-        longest = CONTEXT_TOKENS - options.max_tokens - RESERVED_TOKENS
+        longest = context - options.max_tokens - RESERVED_TOKENS
         return read_prompts(options.prompts, tokenizer, longest, chat_template(target.folder))[: options.requests]
     if options.target is not None:
         return own_prompts(target, options.data_dir, options.requests, options.seed)

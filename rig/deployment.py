@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from ..learner.config import tracking_uri
+from ..learner.model.draft_io import target_config
 from .models.target import TargetModel
 from .readiness import free_port
 
@@ -15,7 +16,8 @@ SPECULATOR = "demo"
 REPLICA = "demo-0"
 LEARNER = "demo-learner"
 DRAFT_STEPS = 3
-CONTEXT_TOKENS = 2048
+#: Of a prompt and its answer together, at most.
+CONTEXT_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class LocalDeployment:
         }
 
 
+def context_tokens(target: Path) -> int:
+    """Tokens of a prompt and its answer together that a server of this target takes."""
+    return min(CONTEXT_TOKENS, target_config(target).get("max_position_embeddings", CONTEXT_TOKENS))
+
+
 def plain_flags(target: Path) -> list[str]:
     """SGLang's flags for a server on the CPU that loads no draft."""
     flags = {
@@ -66,7 +73,7 @@ def plain_flags(target: Path) -> list[str]:
         "--device": "cpu",
         "--max-total-tokens": 16384,
         "--max-running-requests": 8,
-        "--context-length": CONTEXT_TOKENS,
+        "--context-length": context_tokens(target),
         "--log-level": "warning",
     }
     return _words(flags)

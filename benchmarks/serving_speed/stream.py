@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ...buffer.errors import ConfigError
-from ...rig.deployment import CONTEXT_TOKENS
+from ...rig.deployment import context_tokens
 from ...rig.models.corpus import load_corpus
 from ...rig.models.target import TargetModel, load_tokenizer
 from ...rig.prompts import Prompt, domain_prompts, read_prompts
@@ -52,7 +52,7 @@ def from_file(path: Path, target: TargetModel, sizes: Mapping[int, int], max_tok
     ConfigError for a line that is neither, and for a file with too few of them.
     """
     tokenizer = load_tokenizer(target.folder)
-    longest = CONTEXT_TOKENS - max_tokens - PACED_STEPS[-1] - 2
+    longest = context_tokens(target.folder) - max_tokens - PACED_STEPS[-1] - 2
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     if text and not text.lstrip().startswith("{"):
         lines = [line for line in text.splitlines() if line.strip()]
