@@ -63,7 +63,7 @@ class LocalDeployment:
 
 def context_tokens(target: Path) -> int:
     """Tokens of a prompt and its answer together that a server of this target takes."""
-    return min(CONTEXT_TOKENS, target_config(target).get("max_position_embeddings", CONTEXT_TOKENS))
+    return min(CONTEXT_TOKENS, int(target_config(target).get("max_position_embeddings", CONTEXT_TOKENS)))
 
 
 def plain_flags(target: Path) -> list[str]:
