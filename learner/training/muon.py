@@ -1,11 +1,13 @@
-"""torch.optim.Muon where a processor has no instructions for bfloat16, in which torch computes its step."""
+"""torch.optim.Muon, by several ranks together, and where a processor has no instructions for bfloat16."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .rank_group import RankGroup, joined
 
 
 class Muon(torch.optim.Muon):
@@ -16,23 +18,37 @@ class Muon(torch.optim.Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step along the gradients; weights without one stay. On a GPU it is torch's own."""
-        if any(weight.is_cuda for group in self.param_groups for weight in group["params"]):
-            return super().step(closure)  # type: ignore[no-untyped-call]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._move(weight, weight.grad, group)
-        return None
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ARG002 - torch's has it, nobody gives it
+        """One step along the gradients; weights without one stay. Each of several ranks orthogonalises a share."""
+        moved = [
+            (weight, weight.grad, group)
+            for group in self.param_groups
+            for weight in group["params"]
+            if weight.grad is not None
+        ]
+        moved.sort(key=lambda each: -each[0].numel())  # the matrices of one turn take about as long as each other
+        ranks = joined()
+        world = ranks.world if ranks else 1
+        for begin in range(0, len(moved), world):
+            self._move(moved[begin : begin + world], ranks)
 
-    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _move(self, turn: Sequence[tuple[Tensor, Tensor, dict[str, Any]]], ranks: RankGroup | None) -> None:
+        """Move a weight for each rank."""
+        directions = [self._direction(weight, gradient, group) for weight, gradient, group in turn]
+        own = ranks.rank if ranks else 0
+        if own < len(turn):
+            directions[own] = orthogonal(directions[own], turn[own][2])
+        if ranks:
+            ranks.exchange(directions)
+        for (weight, _, group), direction in zip(turn, directions, strict=True):
+            weight.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
+
+    def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"].lerp_(gradient, 1.0 - group["momentum"])
-        update = orthogonal(gradient.lerp(momentum, group["momentum"]), group)
-        weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
+        return gradient.lerp(momentum, group["momentum"])
 
 
 def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
@@ -42,9 +58,10 @@ def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """
     a, b, c = group["ns_coefficients"]
     rows, columns = matrix.shape
-    found = matrix.T if rows > columns else matrix
+    found = matrix.bfloat16() if matrix.is_cuda else matrix
+    found = found.T if rows > columns else found
     found = found / found.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = found @ found.T
         found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.T if rows > columns else found
+    return (found.T if rows > columns else found).to(matrix.dtype).contiguous()

@@ -85,6 +85,11 @@ class RankGroup:
         for tensor in tensors:
             dist.all_reduce(tensor)
 
+    def exchange(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensor number i, contiguous and on every rank, by what rank i has."""
+        for owner, tensor in enumerate(tensors):
+            dist.broadcast(tensor, owner)
+
     def totals(self, values: Sequence[float]) -> list[float]:
         """The sum of each value over the ranks."""
         summed = torch.tensor(values, dtype=torch.float64)
