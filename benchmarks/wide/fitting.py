@@ -90,8 +90,8 @@ def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, 
     """An optimiser step per batch, as `report`'s fit made them; the losses."""
     spec = OBJECTIVES[Objective(plan.objective)]
     weighting = Weighting(report.weighting)
-    optimiser = DraftOptimiser(draft, RECIPE.matrix_rate)
     low_precision = has_bfloat16(draft.device)
+    optimiser = DraftOptimiser(draft, RECIPE.matrix_rate, low_precision=low_precision)
     losses = []
     for step, batch in enumerate(batches, 1):
         optimiser.zero_grad()

@@ -1,21 +1,22 @@
-"""torch.optim.Muon, by several ranks together, and where a processor has no instructions for bfloat16."""
+"""torch.optim.Muon, by several ranks together, and in float32 where bfloat16 would take twenty times as long."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .rank_group import RankGroup, joined
 
 
 class Muon(torch.optim.Muon):
-    """As torch's with `match_rms_adamw`, Nesterov's momentum and no weight decay; on a CPU its step is in float32.
+    """As torch's with `match_rms_adamw`, Nesterov's momentum and no weight decay. State and its names are torch's."""
 
-    Torch orthogonalises in bfloat16, which takes twenty times as long on an x86 processor without AVX512-BF16 or AMX.
-    State and its names are torch's.
-    """
+    def __init__(self, params: Iterable[nn.Parameter], *, low_precision: bool = False, **torchs: Any) -> None:
+        """With `low_precision` a step is orthogonalised in bfloat16, as torch does, and else in float32."""
+        super().__init__(params, **torchs)
+        self._dtype = torch.bfloat16 if low_precision else torch.float32
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ARG002 - torch's has it, nobody gives it
@@ -37,7 +38,8 @@ class Muon(torch.optim.Muon):
         directions = [self._direction(weight, gradient, group) for weight, gradient, group in turn]
         own = ranks.rank if ranks else 0
         if own < len(turn):
-            directions[own] = orthogonal(directions[own], turn[own][2])
+            found = orthogonal(directions[own].to(self._dtype), turn[own][2])
+            directions[own].copy_(found)
         if ranks:
             ranks.exchange(directions)
         for (weight, _, group), direction in zip(turn, directions, strict=True):
@@ -58,10 +60,9 @@ def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """
     a, b, c = group["ns_coefficients"]
     rows, columns = matrix.shape
-    found = matrix.bfloat16() if matrix.is_cuda else matrix
-    found = found.T if rows > columns else found
+    found = matrix.T if rows > columns else matrix
     found = found / found.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = found @ found.T
         found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return (found.T if rows > columns else found).to(matrix.dtype).contiguous()
+    return found.T if rows > columns else found

@@ -17,14 +17,19 @@ class DraftOptimiser:
     `matrix_rate` is Muon's over AdamW's, and at 0 AdamW moves everything.
     """
 
-    def __init__(self, draft: Eagle3Draft, matrix_rate: float) -> None:
+    def __init__(self, draft: Eagle3Draft, matrix_rate: float, *, low_precision: bool = False) -> None:
+        """With `low_precision` Muon computes in bfloat16, else in float32."""
         self._matrix_rate = matrix_rate
         self._parameters = list(draft.parameters())
         matrices = hidden_matrices(draft) if matrix_rate else []
         by_muon = {id(matrix) for matrix in matrices}
         others = [weight for weight in self._parameters if id(weight) not in by_muon]
         self._adam = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self._muon = Muon(matrices, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw") if matrices else None
+        self._muon: Muon | None = None
+        if matrices:
+            self._muon = Muon(
+                matrices, low_precision=low_precision, lr=0.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            )
 
     def step(self, learning_rate: float) -> None:
         """Move every weight along its gradient once, at AdamW's `learning_rate`."""

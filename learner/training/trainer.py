@@ -81,7 +81,7 @@ class DraftTrainer:
         self.recipe = recipe
         self.target_versions = tuple(target_versions)
         self._low_precision = has_bfloat16(draft.device)
-        self._optimiser = DraftOptimiser(draft, recipe.matrix_rate)
+        self._optimiser = DraftOptimiser(draft, recipe.matrix_rate, low_precision=self._low_precision)
         self._random = torch.Generator().manual_seed(plan.seed)
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
