@@ -12,18 +12,25 @@ HEAD = "EAGLE-3"
 #: Heads that only some rows have.
 EAGLE_3_1 = "EAGLE-3.1"
 HALF_VOCABULARY = "half the vocabulary"
+BFLOAT16 = "bfloat16"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
 
+#: What keeps the draft as its file has it.
+PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
+
 #: The factor whose rows are run on every release, the others on the default one.
 PER_RELEASE = "start"
+#: The factor whose targets are Llamas in the formats of quantised.py, or quantised by SGLang.
+QUANTISED = "quantised"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
     "flags": "Other flags",
     "draft": "Forms of the draft",
     "target": "Families of targets",
+    QUANTISED: "Quantised targets",
     "pair": "Pairs that people run",
 }
 
@@ -36,6 +43,7 @@ class Row:
     name: str
     flags: str = CHAIN_FLAGS
     family: str = LLAMA
+    weights: str = ""  # of the target: one of quantised.FORMATS; empty: not quantised
     form: str = FOLDER
     head: str = HEAD
     temperature: float = 0.0  # of the requests it serves
@@ -79,6 +87,43 @@ ROWS: Sequence[Row] = (
         for name in (
             LLAMA_3, "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
         )
+    ),
+    *(
+        Row(factor=QUANTISED, name=name, family=LLAMA_3, weights=name)
+        for name in (
+            "FP8", "compressed-tensors, FP8", "compressed-tensors, INT8", "compressed-tensors, INT4", "AWQ", "GPTQ",
+        )
+    ),
+    # SGLang's Llama leaves the scales of blocks out.
+    Row(factor=QUANTISED, name="FP8 in blocks, Qwen3", family="Qwen3", weights="FP8 in blocks"),
+    Row(
+        factor=QUANTISED,
+        name="AWQ, named by a flag",
+        flags=f"{CHAIN_FLAGS} --quantization awq",
+        family=LLAMA_3,
+        weights="AWQ",
+    ),
+    Row(
+        factor=QUANTISED,
+        name="AWQ, named by a flag, the draft excepted",
+        flags=f"{CHAIN_FLAGS} --quantization awq {PLAIN_DRAFT}",
+        family=LLAMA_3,
+        weights="AWQ",
+    ),
+    Row(
+        factor=QUANTISED,
+        name="AWQ in float16, the draft in bfloat16",
+        flags=f"{CHAIN_FLAGS} --dtype auto",
+        family=LLAMA_3,
+        weights="AWQ",
+        head=BFLOAT16,
+    ),
+    Row(factor=QUANTISED, name="FP8 by SGLang", flags=f"{CHAIN_FLAGS} --quantization fp8", family=LLAMA_3),
+    Row(
+        factor=QUANTISED,
+        name="FP8 by SGLang, the draft excepted",
+        flags=f"{CHAIN_FLAGS} --quantization fp8 {PLAIN_DRAFT}",
+        family=LLAMA_3,
     ),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
