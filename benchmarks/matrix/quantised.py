@@ -15,6 +15,7 @@ from ...buffer.board.weights_file import WEIGHTS_FILE
 #: Values that share a scale. Published targets have 128, which the small one's matrices are too narrow for.
 _GROUP = 32
 _E4M3 = torch.float8_e4m3fn
+_E4M3_MAX = torch.finfo(_E4M3).max
 #: The order in which AWQ puts eight numbers of 4 bits into one of 32.
 _AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
@@ -22,32 +23,37 @@ _AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 Format = Callable[[Tensor], Mapping[str, Tensor]]
 
 
+def _scaled(weight: Tensor, largest: float, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """The matrix with each block's values in -largest to largest, and the scales of the blocks."""
+    blocks = weight.unflatten(0, (-1, rows)).unflatten(2, (-1, columns))
+    scale = blocks.abs().amax((1, 3), keepdim=True) / largest
+    return (blocks / scale).reshape(weight.shape), scale[:, 0, :, 0]
+
+
 def _fp8(weight: Tensor) -> Mapping[str, Tensor]:
-    scale = weight.abs().max() / torch.finfo(_E4M3).max
-    return {"weight": (weight / scale).to(_E4M3), "weight_scale": scale, "input_scale": torch.tensor(1.0)}
+    values, scale = _scaled(weight, _E4M3_MAX, *weight.shape)
+    return {"weight": values.to(_E4M3), "weight_scale": scale[0, 0], "input_scale": torch.tensor(1.0)}
 
 
 def _fp8_in_blocks(weight: Tensor) -> Mapping[str, Tensor]:
-    blocks = weight.unflatten(0, (-1, _GROUP)).unflatten(2, (-1, _GROUP))
-    scale = blocks.abs().amax((1, 3), keepdim=True) / torch.finfo(_E4M3).max
-    return {"weight": (blocks / scale).reshape(weight.shape).to(_E4M3), "weight_scale_inv": scale[:, 0, :, 0]}
+    values, scale = _scaled(weight, _E4M3_MAX, _GROUP, _GROUP)
+    return {"weight": values.to(_E4M3), "weight_scale_inv": scale}
 
 
 def _fp8_by_row(weight: Tensor) -> Mapping[str, Tensor]:
-    scale = weight.abs().amax(1, keepdim=True) / torch.finfo(_E4M3).max
-    return {"weight": (weight / scale).to(_E4M3), "weight_scale": scale}
+    values, scale = _scaled(weight, _E4M3_MAX, 1, weight.shape[1])
+    return {"weight": values.to(_E4M3), "weight_scale": scale}
 
 
 def _int8_by_row(weight: Tensor) -> Mapping[str, Tensor]:
-    scale = weight.abs().amax(1, keepdim=True) / 127
-    return {"weight": (weight / scale).round().to(torch.int8), "weight_scale": scale}
+    values, scale = _scaled(weight, 127, 1, weight.shape[1])
+    return {"weight": values.round().to(torch.int8), "weight_scale": scale}
 
 
 def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers of 4 bits, zero at 8, [out, in], and the scale of each group of a row, [out, in / _GROUP]."""
-    groups = weight.unflatten(1, (-1, _GROUP))
-    scale = groups.abs().amax(2, keepdim=True) / 7
-    return ((groups / scale).round() + 8).flatten(1).to(torch.int64), scale[..., 0]
+    """Whole numbers of 4 bits, zero at 8, and the scale of each group of a row."""
+    values, scale = _scaled(weight, 7, 1, _GROUP)
+    return (values.round() + 8).long(), scale
 
 
 def _packed(codes: Tensor) -> Tensor:
@@ -75,19 +81,20 @@ def _gptq(weight: Tensor) -> Mapping[str, Tensor]:
     return {"qweight": _packed(codes).T, "qzeros": zeros, "scales": scale.T.half(), "g_idx": groups}
 
 
-def _compressed(kind: str, **of: Any) -> Mapping[str, Any]:
-    """As llm-compressor writes it; `of` says what holds for weights, and for activations where they are quantised."""
-    group = {"targets": ["Linear"], "weights": None, "input_activations": None, "output_activations": None, **of}
+def _compressed(bits: int, kind: str, **strategy: Any) -> Mapping[str, Any]:
+    """As llm-compressor writes it; activations are quantised beside weights of 8 bits."""
+    weights = {"num_bits": bits, "type": kind, "symmetric": True, "dynamic": False, **strategy}
+    group = {"targets": ["Linear"], "weights": weights}
+    if bits > 4:
+        group["input_activations"] = {**weights, "strategy": "token", "dynamic": True}
+    form = "pack-quantized" if bits == 4 else f"{kind}-quantized"
     return {
-        "quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group},
-        "ignore": ["lm_head"], "quantization_status": "compressed",
+        "quant_method": "compressed-tensors", "quantization_status": "compressed", "format": form,
+        "config_groups": {"group_0": group}, "ignore": ["lm_head"],
     }  # fmt: skip
 
 
-def _of(bits: int, kind: str, strategy: str, **more: Any) -> Mapping[str, Any]:
-    return {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True, "dynamic": False, **more}
-
-
+_IN_GROUPS = {"bits": 4, "group_size": _GROUP}
 #: Format -> what `quantization_config` of the target's config.json says, and how a matrix is stored.
 FORMATS: Mapping[str, tuple[Mapping[str, Any], Format]] = {
     "FP8": ({"quant_method": "fp8", "activation_scheme": "static"}, _fp8),
@@ -95,31 +102,11 @@ FORMATS: Mapping[str, tuple[Mapping[str, Any], Format]] = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [_GROUP, _GROUP]},
         _fp8_in_blocks,
     ),
-    "compressed-tensors, FP8": (
-        _compressed(
-            "float-quantized",
-            weights=_of(8, "float", "channel"),
-            input_activations=_of(8, "float", "token") | {"dynamic": True},
-        ),
-        _fp8_by_row,
-    ),
-    "compressed-tensors, INT8": (
-        _compressed(
-            "int-quantized",
-            weights=_of(8, "int", "channel"),
-            input_activations=_of(8, "int", "token") | {"dynamic": True},
-        ),
-        _int8_by_row,
-    ),
-    "compressed-tensors, INT4": (
-        _compressed("pack-quantized", weights=_of(4, "int", "group", group_size=_GROUP)),
-        _compressed_int4,
-    ),
-    "AWQ": ({"quant_method": "awq", "bits": 4, "group_size": _GROUP, "zero_point": True, "version": "gemm"}, _awq),
-    "GPTQ": (
-        {"quant_method": "gptq", "bits": 4, "group_size": _GROUP, "sym": True, "desc_act": False, "lm_head": False},
-        _gptq,
-    ),
+    "compressed-tensors, FP8": (_compressed(8, "float", strategy="channel"), _fp8_by_row),
+    "compressed-tensors, INT8": (_compressed(8, "int", strategy="channel"), _int8_by_row),
+    "compressed-tensors, INT4": (_compressed(4, "int", strategy="group", group_size=_GROUP), _compressed_int4),
+    "AWQ": ({"quant_method": "awq", "zero_point": True, "version": "gemm", **_IN_GROUPS}, _awq),
+    "GPTQ": ({"quant_method": "gptq", "sym": True, "desc_act": False, **_IN_GROUPS}, _gptq),
 }
 
 

@@ -151,13 +151,14 @@ def _load(folder: Path, device: torch.device) -> _Target:
         decoder: nn.Module = whole.get_decoder().eval()
         decoder.get_submodule("layers")
         head_WH: Tensor = whole.get_output_embeddings().weight
-        unread = sorted(name for name in found["unexpected_keys"] if name.rpartition(".")[2].startswith("weight_"))
+        others = {*found["unexpected_keys"], *found["missing_keys"]}
+        unread = sorted(name for name in others if name.rpartition(".")[2].startswith("weight_"))
     except Exception as error:  # transformers raises many types for a folder that it cannot load: all are one
         raise ConfigError(f"{folder}: got {error}, expected a target that transformers loads, with layers") from error
     if unread:  # scales of the weights, without which they are others
         raise ConfigError(
-            f"{folder}: got {len(unread)} tensors that transformers leaves out, {unread[0]} among them, expected none; "
-            "name the checkpoint that the target was quantised from"
+            f"{folder}: got {len(unread)} tensors that transformers does not read, {unread[0]} among them, expected "
+            "none; name the checkpoint that the target was quantised from"
         )
     return _Target(decoder.to(device), head_WH.detach().to(device))
 

@@ -5,7 +5,7 @@ activations, which a GPU's kernels may quantise too, stay as they are.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def _with_dense_weights(config: Any, self: Any, layer: Any, prefix: str) -> Any:
 
     method = config.get_quant_method(self, layer, prefix)
     if isinstance(method, LinearMethodBase) and not isinstance(method, UnquantizedLinearMethod):
-        method.process_weights_after_loading = functools.partial(_dequantise, self)
+        method.process_weights_after_loading = _dequantise
         method.apply = _apply
     return method
 
@@ -49,65 +49,42 @@ def _apply(layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear(x, layer.dense_weight.to(x.dtype), bias)
 
 
-def _dequantise(config: Any, layer: Any) -> None:
+def _dequantise(layer: Any) -> None:
     """Hold the matrix as float32 [out, in], beside the parameters that it was loaded as.
 
-    ValueError where SGLang has not loaded all of them, which a GPU's server would not notice.
+    ValueError where SGLang has not loaded all of them, which it does not notice itself.
     """
     found = dict(layer.named_parameters())
-    if "qweight" in found:
-        dense = _awq(found) if "awq" in config.get_name() else _gptq(found)
-    elif "weight_packed" in found:
-        dense = _compressed(found)
-    elif found["weight"].is_floating_point() and found["weight"].itemsize > 1:  # loaded as it was, for fp8
-        scale = found["weight"].abs().max() / torch.finfo(torch.float8_e4m3fn).max
-        dense = (found["weight"] / scale).to(torch.float8_e4m3fn).float() * scale
-    else:
-        dense = _eight_bits(config, layer, found)
-    if not dense.isfinite().all():
-        raise ValueError(f"{config.get_name()}: got {sorted(found)} in part, expected SGLang to load all of them")
-    layer.dense_weight = dense.detach()
+    layer.dense_weight = _matrix(found, getattr(layer, "logical_widths", [])).detach()
+    if not layer.dense_weight.isfinite().all():
+        raise ValueError(f"{sorted(found)}: got some that SGLang has not loaded, expected all of them")
 
 
-def _eight_bits(config: Any, layer: Any, found: dict[str, Tensor]) -> Tensor:
-    """Scales of blocks, of rows, or of the matrices that SGLang has joined."""
-    codes = found["weight"].float()
-    if "weight_scale_inv" in found:
-        rows, columns = config.weight_block_size
-        scale = found["weight_scale_inv"].repeat_interleave(rows, 0).repeat_interleave(columns, 1)
-        return codes * scale[: codes.shape[0], : codes.shape[1]]
-    scale = found["weight_scale"]
-    if scale.dim() == 1:
-        scale = scale.repeat_interleave(torch.tensor(layer.logical_widths))[:, None]
-    return codes * scale
+def _matrix(found: dict[str, Tensor], widths: Sequence[int]) -> Tensor:
+    """`widths` are those of the matrices that SGLang has joined."""
+    from sglang.srt.hardware_backend.xpu.quantization import int4pack_utils as four_bits  # noqa: PLC0415 - as above
+
+    if "weight_packed" in found:  # compressed-tensors
+        codes = four_bits.unpack_compressed_tensors_qweight(found["weight_packed"])
+        return (codes - 8) * _spread(found["weight_scale"], codes)
+    if "g_idx" in found:  # GPTQ, which stores a zero less one
+        group = found["g_idx"].long()
+        zeros = four_bits.unpack_gptq_qzeros(found["qzeros"])[group] + 1
+        return ((four_bits.unpack_gptq_qweight(found["qweight"]) - zeros) * found["scales"][group]).T
+    if "qweight" in found:  # AWQ
+        codes, zeros = (four_bits.unpack_awq_to_codes(found[i], len(found[i])).int() for i in ("qweight", "qzeros"))
+        return ((codes - _spread(zeros, codes)) * _spread(found["scales"], codes)).T
+    weight = found["weight"]
+    scale = found.get("weight_scale", found.get("weight_scale_inv"))
+    if scale is None:  # loaded as it was, by --quantization fp8
+        scale = (weight.abs().max() / torch.finfo(torch.float8_e4m3fn).max).reshape(1, 1)
+        weight = (weight / scale).to(torch.float8_e4m3fn)
+    elif scale.dim() == 1:
+        scale = scale.repeat_interleave(torch.tensor(widths))[:, None]
+    return weight.float() * _spread(scale, weight)
 
 
-def _awq(found: dict[str, Tensor]) -> Tensor:
-    from sglang.srt.hardware_backend.xpu.quantization.int4pack_utils import (  # noqa: PLC0415 - a CPU server alone
-        unpack_awq_to_codes,
-    )
-
-    codes, zeros = (unpack_awq_to_codes(found[name], len(found[name])) for name in ("qweight", "qzeros"))
-    size = len(codes) // len(zeros)
-    return ((codes - zeros.repeat_interleave(size, 0).to(torch.int16)) * found["scales"].repeat_interleave(size, 0)).T
-
-
-def _gptq(found: dict[str, Tensor]) -> Tensor:
-    from sglang.srt.hardware_backend.xpu.quantization.int4pack_utils import (  # noqa: PLC0415 - a CPU server alone
-        unpack_gptq_qweight,
-        unpack_gptq_qzeros,
-    )
-
-    group = found["g_idx"].long()
-    zeros = unpack_gptq_qzeros(found["qzeros"])[group] + 1
-    return ((unpack_gptq_qweight(found["qweight"]) - zeros) * found["scales"][group]).T
-
-
-def _compressed(found: dict[str, Tensor]) -> Tensor:
-    from sglang.srt.hardware_backend.xpu.quantization.int4pack_utils import (  # noqa: PLC0415 - a CPU server alone
-        unpack_compressed_tensors_qweight,
-    )
-
-    codes = unpack_compressed_tensors_qweight(found["weight_packed"]) - 8
-    scale = found["weight_scale"]
-    return codes * scale.repeat_interleave(codes.shape[1] // scale.shape[1], 1)
+def _spread(per_block: Tensor, over: Tensor) -> Tensor:
+    """What is said of every block of rows and columns, for each value of `over`."""
+    rows, columns = (size // blocks for size, blocks in zip(over.shape, per_block.shape, strict=True))
+    return per_block.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
