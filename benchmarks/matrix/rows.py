@@ -22,7 +22,7 @@ PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
 
 #: The factor whose rows are run on every release, the others on the default one.
 PER_RELEASE = "start"
-#: The factor whose targets are Llamas in the formats of quantised.py, or quantised by SGLang.
+#: The factor whose targets are in the formats of quantised.py, or quantised by SGLang.
 QUANTISED = "quantised"
 #: Factor -> the heading of its table.
 FACTORS = {
@@ -62,6 +62,12 @@ class Row:
         return ", ".join((["chain"] if CHAIN_FLAGS in self.flags else []) + parts) or "none"
 
 
+def _quantised(name: str, more: str = "", *, weights: str = "", family: str = LLAMA_3, head: str = HEAD) -> Row:
+    """A quantised target on a server with `more` flags."""
+    flags = f"{CHAIN_FLAGS} {more}".strip()
+    return Row(factor=QUANTISED, name=name, flags=flags, family=family, weights=weights, head=head)
+
+
 ROWS: Sequence[Row] = (
     Row(factor=PER_RELEASE, name="a chain of three drafts, Llama"),
     Row(factor=PER_RELEASE, name="the algorithm and the draft alone, Llama", flags=""),
@@ -89,42 +95,18 @@ ROWS: Sequence[Row] = (
         )
     ),
     *(
-        Row(factor=QUANTISED, name=name, family=LLAMA_3, weights=name)
+        _quantised(name, weights=name)
         for name in (
             "FP8", "compressed-tensors, FP8", "compressed-tensors, INT8", "compressed-tensors, INT4", "AWQ", "GPTQ",
         )
     ),
     # SGLang's Llama leaves the scales of blocks out.
-    Row(factor=QUANTISED, name="FP8 in blocks, Qwen3", family="Qwen3", weights="FP8 in blocks"),
-    Row(
-        factor=QUANTISED,
-        name="AWQ, named by a flag",
-        flags=f"{CHAIN_FLAGS} --quantization awq",
-        family=LLAMA_3,
-        weights="AWQ",
-    ),
-    Row(
-        factor=QUANTISED,
-        name="AWQ, named by a flag, the draft excepted",
-        flags=f"{CHAIN_FLAGS} --quantization awq {PLAIN_DRAFT}",
-        family=LLAMA_3,
-        weights="AWQ",
-    ),
-    Row(
-        factor=QUANTISED,
-        name="AWQ in float16, the draft in bfloat16",
-        flags=f"{CHAIN_FLAGS} --dtype auto",
-        family=LLAMA_3,
-        weights="AWQ",
-        head=BFLOAT16,
-    ),
-    Row(factor=QUANTISED, name="FP8 by SGLang", flags=f"{CHAIN_FLAGS} --quantization fp8", family=LLAMA_3),
-    Row(
-        factor=QUANTISED,
-        name="FP8 by SGLang, the draft excepted",
-        flags=f"{CHAIN_FLAGS} --quantization fp8 {PLAIN_DRAFT}",
-        family=LLAMA_3,
-    ),
+    _quantised("FP8 in blocks, Qwen3", weights="FP8 in blocks", family="Qwen3"),
+    _quantised("AWQ, named by a flag", "--quantization awq", weights="AWQ"),
+    _quantised("AWQ, named by a flag, the draft excepted", f"--quantization awq {PLAIN_DRAFT}", weights="AWQ"),
+    _quantised("AWQ in float16, the draft in bfloat16", "--dtype auto", weights="AWQ", head=BFLOAT16),
+    _quantised("FP8 by SGLang", "--quantization fp8"),
+    _quantised("FP8 by SGLang, the draft excepted", f"--quantization fp8 {PLAIN_DRAFT}"),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(
