@@ -31,6 +31,7 @@ from ..rig.readiness import free_port
 from ..rig.services import redis_service
 from .matrix.cell import Case, measure
 from .matrix.models import published, random_target, untrained_draft
+from .matrix.quantised import quantised_target
 from .matrix.results import Cells, Measured, still_holding
 from .matrix.rows import LLAMA, ROWS, Row, chosen
 from .matrix.server import running, start_of, why_no_replay
@@ -154,6 +155,8 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
     target = lab.target.folder
     if row.family != LLAMA:
         target = random_target(row.family, target, lab.folder / "targets" / row.family.replace(" ", "-"))
+    if row.weights:
+        target = quantised_target(row.weights, target, folder / "target")
     draft = untrained_draft(row.head, target, folder / "draft")
     name, env = published(row.form, draft, folder / "published")
     start = start_of(

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
-from .rows import EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3
+from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3
 
 _SEED = 0
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -64,8 +65,8 @@ def untrained_draft(head: str, target: Path, folder: Path) -> Path:
     return folder
 
 
-def _plain(target: Path, folder: Path) -> None:
-    random_draft(target, folder, _SEED, layer_ids=DRAFT_LAYERS)
+def _plain(target: Path, folder: Path, dtype: str = "float32") -> None:
+    random_draft(target, folder, _SEED, layer_ids=DRAFT_LAYERS, dtype=dtype)
 
 
 def _of_half_the_vocabulary(target: Path, folder: Path) -> None:
@@ -88,6 +89,7 @@ def _with_more_norms(target: Path, folder: Path) -> None:
 _HEADS: Mapping[str, Callable[[Path, Path], None]] = {
     HEAD: _plain,
     EAGLE_3_1: _with_more_norms,
+    BFLOAT16: partial(_plain, dtype="bfloat16"),
     HALF_VOCABULARY: _of_half_the_vocabulary,
 }
 

@@ -12,18 +12,25 @@ HEAD = "EAGLE-3"
 #: Heads that only some rows have.
 EAGLE_3_1 = "EAGLE-3.1"
 HALF_VOCABULARY = "half the vocabulary"
+BFLOAT16 = "bfloat16"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
 
+#: What keeps the draft as its file has it.
+PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
+
 #: The factor whose rows are run on every release, the others on the default one.
 PER_RELEASE = "start"
+#: The factor whose targets are in the formats of quantised.py, or quantised by SGLang.
+QUANTISED = "quantised"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
     "flags": "Other flags",
     "draft": "Forms of the draft",
     "target": "Families of targets",
+    QUANTISED: "Quantised targets",
     "pair": "Pairs that people run",
 }
 
@@ -36,6 +43,7 @@ class Row:
     name: str
     flags: str = CHAIN_FLAGS
     family: str = LLAMA
+    weights: str = ""  # of the target: one of quantised.FORMATS; empty: not quantised
     form: str = FOLDER
     head: str = HEAD
     temperature: float = 0.0  # of the requests it serves
@@ -52,6 +60,12 @@ class Row:
         given = self.flags.replace(CHAIN_FLAGS, "").split(" --")
         parts = [f"`--{part.strip().removeprefix('--')}`" for part in given if part.strip()]
         return ", ".join((["chain"] if CHAIN_FLAGS in self.flags else []) + parts) or "none"
+
+
+def _quantised(name: str, more: str = "", *, weights: str = "", family: str = LLAMA_3, head: str = HEAD) -> Row:
+    """A quantised target on a server with `more` flags."""
+    flags = f"{CHAIN_FLAGS} {more}".strip()
+    return Row(factor=QUANTISED, name=name, flags=flags, family=family, weights=weights, head=head)
 
 
 ROWS: Sequence[Row] = (
@@ -80,6 +94,19 @@ ROWS: Sequence[Row] = (
             LLAMA_3, "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
         )
     ),
+    *(
+        _quantised(name, weights=name)
+        for name in (
+            "FP8", "compressed-tensors, FP8", "compressed-tensors, INT8", "compressed-tensors, INT4", "AWQ", "GPTQ",
+        )
+    ),
+    # SGLang's Llama leaves the scales of blocks out.
+    _quantised("FP8 in blocks, Qwen3", weights="FP8 in blocks", family="Qwen3"),
+    _quantised("AWQ, named by a flag", "--quantization awq", weights="AWQ"),
+    _quantised("AWQ, named by a flag, the draft excepted", f"--quantization awq {PLAIN_DRAFT}", weights="AWQ"),
+    _quantised("AWQ in float16, the draft in bfloat16", "--dtype auto", weights="AWQ", head=BFLOAT16),
+    _quantised("FP8 by SGLang", "--quantization fp8"),
+    _quantised("FP8 by SGLang, the draft excepted", f"--quantization fp8 {PLAIN_DRAFT}"),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

@@ -8,7 +8,7 @@ from textwrap import shorten
 from ...serving.sglang_speculation import CHAIN_FLAGS
 from ...serving.supported_release import SUPPORTED
 from .results import Cells, Measured
-from .rows import FACTORS, PER_RELEASE, ROWS, Row
+from .rows import FACTORS, PER_RELEASE, QUANTISED, ROWS, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
@@ -43,12 +43,18 @@ this says what runs and what is exact, not how fast it is.
 
 #: Factor -> what the table of it needs to be said.
 _NOTES = {
+    QUANTISED: """Llama 3, its matrices stored as people publish them and read by SGLang's own loader, or quantised by
+SGLang; embedding and head are plain. The CPU host has no kernels for them: it dequantises every matrix once. So these
+rows say what is read, captured, replayed and swapped, and nothing of a GPU's kernels, which may quantise activations.
+
+For a GPU are left: those kernels, FP4 (NVFP4, MXFP4), bitsandbytes, GGUF, quantised experts, a KV cache of 8 bits.
+""",
     "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
 vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96
 tokens. At a temperature a random target says something new every time, which no draft learns.
 
-No row has what most GPU servers have and the CPU host lacks: the overlap schedule, CUDA graphs, weights or a KV cache
-of 8 or 4 bits, attention kernels of a GPU.
+No row has what most GPU servers have and the CPU host lacks: the overlap schedule, CUDA graphs, kernels for weights
+of 8 or 4 bits, a KV cache of 8 bits, attention kernels of a GPU.
 """,
 }
 

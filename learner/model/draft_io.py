@@ -252,4 +252,9 @@ def _target_tensor(folder: Path, name: str) -> Tensor:
             tensor: Tensor = weights.get_tensor(name)
     except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike
         raise ConfigError(f"{file}: got {error}, expected a tensor named {name}") from error
+    if tensor.dtype not in _DTYPES.values():  # codes, of which the values are elsewhere
+        raise ConfigError(
+            f"{file}: {name}: got {tensor.dtype}, expected one of {sorted(_DTYPES)}; name the checkpoint that this "
+            "target was quantised from"
+        )
     return tensor.float()

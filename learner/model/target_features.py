@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError
@@ -139,15 +139,27 @@ def captured_layers(draft: Eagle3Config, target: Mapping[str, Any]) -> tuple[int
 
 
 def _load(folder: Path, device: torch.device) -> _Target:
-    """The target in the dtype of its config. ConfigError when transformers cannot load it."""
+    """The target in the dtype of its config, dense if it is quantised. ConfigError when transformers cannot load it."""
     disable_progress_bar()  # a learner logs; it draws no bars
     try:
-        whole = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        quantised = getattr(config, "quantization_config", None)
+        if quantised:  # packed weights may need kernels of a GPU; what cannot be dequantised does not heed this
+            config.quantization_config = {**quantised, "dequantize": True}
+        load = partial(AutoModelForCausalLM.from_pretrained, config=config, dtype="auto", local_files_only=True)
+        whole, found = load(folder, output_loading_info=True)
         decoder: nn.Module = whole.get_decoder().eval()
         decoder.get_submodule("layers")
         head_WH: Tensor = whole.get_output_embeddings().weight
+        others = {*found["unexpected_keys"], *found["missing_keys"]}
+        unread = sorted(name for name in others if name.rpartition(".")[2].startswith("weight_"))
     except Exception as error:  # transformers raises many types for a folder that it cannot load: all are one
         raise ConfigError(f"{folder}: got {error}, expected a target that transformers loads, with layers") from error
+    if unread:  # scales of the weights, without which they are others
+        raise ConfigError(
+            f"{folder}: got {len(unread)} tensors that transformers does not read, {unread[0]} among them, expected "
+            "none; name the checkpoint that the target was quantised from"
+        )
     return _Target(decoder.to(device), head_WH.detach().to(device))
 
 

@@ -11,6 +11,7 @@ _VERIFY_USES_GREEDY: Final = "sglang.srt.speculative.eagle_utils._verify_uses_gr
 _CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton"
 _ROW_ARGMAX: Final = "sglang.kernels.ops.speculative.row_argmax.row_argmax"
 _SYNCHRONIZE: Final = "torch.cuda.synchronize"
+_QUANTISATION: Final = "sglang.srt.layers.quantization.get_quantization_config"
 #: What the sampling branch of `eagle_sample` calls beside that one; the `sgl_kernel` stand-in has them for a CPU.
 _SAMPLING_KERNELS: Final = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
 
@@ -67,6 +68,7 @@ def _register_hooks() -> None:
     HookRegistry.register(_CHAIN_SAMPLING, _sample_chain, HookType.REPLACE)
     HookRegistry.register(_ROW_ARGMAX, _row_argmax, HookType.REPLACE)
     HookRegistry.register(_SYNCHRONIZE, _synchronize, HookType.REPLACE)
+    HookRegistry.register(_QUANTISATION, _with_dense_weights, HookType.AROUND)
 
 
 def _support_triton(original: Any, backend: str) -> bool:
@@ -99,6 +101,12 @@ def _synchronize(_device: Any = None) -> None:
 
     0.5.21 and 0.5.22 wait for CUDA when they are asked for the checksums of weights; 0.5.23 asks the platform to wait.
     """
+
+
+def _with_dense_weights(original: Any, quantization: str) -> Any:
+    from .dense_weights import dense_config  # noqa: PLC0415 - only a server with quantised weights needs it
+
+    return dense_config(original, quantization)
 
 
 def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own

@@ -22,6 +22,7 @@ from ..cpu_host.defaults import is_accelerator_present, unserved
 from ..hook_targets import missing_targets
 from ..sglang_speculation import check_speculation, why_replay_is_no_proof
 from ..supported_release import check_release
+from . import sglang_quantisation
 from .server import NO_REDIS_URL
 
 #: What paceline cannot say without the flags of a server.
@@ -155,6 +156,7 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
         folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
         read_layout(folder)
         _check_layers(folder, server_args)
+        sglang_quantisation.check_draft(server_args)
     except (ConfigError, OSError) as fault:
         return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
@@ -264,6 +266,7 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "capture": _capture,
+    sglang_quantisation.TOPIC: lambda server_args, _: sglang_quantisation.target_finding(server_args),
     "swap": _swap,
     "answers": _answers,
     "replay": _replay,

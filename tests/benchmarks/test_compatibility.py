@@ -10,6 +10,7 @@ from learner_traffic import by_rejection
 from paceline.benchmarks import compatibility
 from paceline.benchmarks.matrix import models, rows, table
 from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
+from paceline.benchmarks.matrix.quantised import FORMATS
 from paceline.benchmarks.matrix.results import Cells, Measured
 from paceline.benchmarks.matrix.rows import ROWS, Row
 from paceline.benchmarks.matrix.server import start_of, why_no_replay
@@ -45,9 +46,10 @@ def answer(trace):
 
 
 def test_every_row_is_one_of_its_own_and_can_be_built():
-    assert len({row.key for row in ROWS}) == len(ROWS) == 30
+    assert len({row.key for row in ROWS}) == len(ROWS) == 42
     assert {row.factor for row in ROWS} == rows.FACTORS.keys()
     assert {row.family for row in ROWS} == {rows.LLAMA, *models._FAMILIES}
+    assert {row.weights for row in ROWS} == {"", *FORMATS}
     assert {row.form for row in ROWS} == models._FORMS.keys()
     assert {row.head for row in ROWS} == models._HEADS.keys()
 
@@ -202,8 +204,8 @@ def test_the_page_has_every_row_once_per_release_and_no_more():
     assert sorted(lines) == sorted(expected + [(release, name) for release in SUPPORTED[1:] for name in starts])
     assert text.count("\n## ") == len(rows.FACTORS)
     assert "Not run" not in text
-    # 30 rows on one release and 4 on the two others, each of half a minute.
-    assert "Measured on processor a CPU, cores 2. The rows took 19 minutes in all." in text
+    # 42 rows on one release and 4 on the two others, each of half a minute.
+    assert "Measured on processor a CPU, cores 2. The rows took 25 minutes in all." in text
 
 
 def test_of_a_row_that_was_run_twice_the_last_run_counts():

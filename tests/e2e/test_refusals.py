@@ -66,6 +66,25 @@ def test_the_doctor_says_of_the_real_sglang_what_will_happen(rig):
 
 
 @pytest.mark.servers
+@pytest.mark.parametrize(
+    ("flags", "level", "said"),
+    [
+        ("--quantization fp8", "wrong", "got fp8 for the draft, by Fp8LinearMethod, expected no quantisation; "),
+        ("--quantization awq", "wrong", "SGLang will not start: it cannot load the draft in awq: ValueError"),
+        ("--quantization fp8 --speculative-draft-model-quantization unquant", "ok", "on: learned drafts replace"),
+    ],
+)
+def test_the_doctor_says_what_a_quantisation_makes_of_the_draft(rig, flags, level, said):
+    given = ["--model-path", str(rig.target), "--device", "cpu", "--speculative-algorithm", "EAGLE3", *flags.split()]
+    given += ["--speculative-draft-model-path", str(rig.draft)]
+    ended = run("doctor", "--json", "--", *given, PACELINE_REDIS_URL=rig.redis_url)
+    found = {one["topic"]: (one["level"], one["sentence"]) for one in map(json.loads, ended.stdout.splitlines())}
+    assert found["swap"][0] == level
+    assert said in found["swap"][1]
+    assert f"quantised, in {flags.split()[1]}: hidden states and verdicts are those of" in found["target"][1]
+
+
+@pytest.mark.servers
 def test_the_doctor_tells_flags_that_sglang_refuses_from_flags_that_were_not_given(rig):
     ended = run("doctor", "--", "--model-path", str(rig.target / "gone"), "--device", "cpu")
     assert ended.returncode == 1

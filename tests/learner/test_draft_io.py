@@ -252,3 +252,13 @@ def test_an_index_that_is_not_text_is_named(target):
     index.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=rf"^{index}: got .*, expected JSON with a weight_map"):
         load_target_embedding(target)
+
+
+def test_a_target_whose_embedding_is_quantised_is_refused_and_not_read_as_codes(tmp_path, target):
+    tensors = load_file(target / "model.safetensors")
+    save_file(tensors | {EMBEDDING: tensors[EMBEDDING].to(torch.float8_e4m3fn)}, target / "model.safetensors")
+    expected = rf"{EMBEDDING}: got torch.float8_e4m3fn, expected one of .*bfloat16.*; name the checkpoint"
+    with pytest.raises(ConfigError, match=expected):
+        load_target_embedding(target)
+    with pytest.raises(ConfigError, match=expected):
+        random_draft(target, tmp_path / "draft", seed=0)

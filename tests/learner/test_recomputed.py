@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_trace
+from paceline.benchmarks.matrix.quantised import quantised_target
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.stream.trace import DraftTrace, FeatureDtype, VerifyRounds
 from paceline.learner.claim.recomputed import is_another_target
@@ -103,6 +104,25 @@ def test_features_have_the_dtype_of_the_target(tmp_path: Path, config: Eagle3Con
     assert (found.feature_dtype, found.features.dtype) == (FeatureDtype.BFLOAT16, np.uint16)
     numbers, wanted = found.feature_numbers(), whole_forward(target, config, trace)
     assert 0 < np.abs(numbers - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(("form", "apart"), [("compressed-tensors, INT8", 0.02), ("compressed-tensors, FP8", 0.1)])
+def test_a_quantised_target_is_read_as_the_numbers_that_it_holds(
+    target: Path, config: Eagle3Config, tiny_speculator: Any, tmp_path: Path, form: str, apart: float
+) -> None:
+    quantised = quantised_target(form, target, tmp_path / "quantised")
+    trace = bare(tiny_speculator.serve(0))
+    found, plain = (TargetFeatures(folder, config, CPU, 1000).read(trace).trace for folder in (quantised, target))
+    assert found.feature_dtype is FeatureDtype.FLOAT32
+    assert 0 < np.abs(found.features - plain.features).max() < apart * np.abs(plain.features).max()
+
+
+def test_a_format_of_which_transformers_leaves_the_scales_out_is_refused(
+    target: Path, config: Eagle3Config, tmp_path: Path
+) -> None:
+    quantised = quantised_target("FP8", target, tmp_path / "quantised")
+    with pytest.raises(ConfigError, match=r"got 28 tensors that transformers does not read, .*_scale among them"):
+        TargetFeatures(quantised, config, CPU, 1000).load()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ def resolved(monkeypatch):
     deterministic = SimpleNamespace(enable_deterministic_inference=False)
     context.get_exec = lambda: SimpleNamespace(features=features, deterministic=deterministic)
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
-    target = SimpleNamespace(from_server_args=lambda _: SimpleNamespace(num_hidden_layers=4))
+    model = SimpleNamespace(num_hidden_layers=4, quantization=None, dtype=torch.float32)
+    target = SimpleNamespace(from_server_args=lambda *_, **__: model)
+    unquantised = SimpleNamespace(UnquantizedLinearMethod=type("UnquantizedLinearMethod", (), {}))
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.quantization.unquant", unquantised)
     monkeypatch.setitem(sys.modules, "sglang.srt.configs.model_config", SimpleNamespace(ModelConfig=target))
     return found
 

@@ -6,11 +6,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from paceline.buffer.finding import Finding, Level
 from paceline.serving import supported_release
 from paceline.serving.config import from_env
-from paceline.serving.launch import doctor
+from paceline.serving.launch import doctor, sglang_quantisation
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
+from safetensors.torch import save_file
 
 
 @pytest.fixture
@@ -151,6 +153,94 @@ def test_a_draft_reads_different_layers_of_its_target(resolved, tiny_speculator,
     finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
     assert finding.level is level
     assert ("different layers of the target, 0 to 3" in finding.sentence) is (level is Level.WRONG)
+
+
+def model_of(monkeypatch, target=None, draft=None, **draft_has):
+    """Have SGLang load target and draft in these quantisations, None of which is none, as far as configs tell."""
+    common = {"num_hidden_layers": 4, "dtype": torch.float16}
+    tied = SimpleNamespace(tie_word_embeddings=False)
+    models = {
+        False: SimpleNamespace(**common, quantization=target, hf_text_config=tied),
+        True: SimpleNamespace(**common | {"quantization": draft, "hf_config": SimpleNamespace(), **draft_has}),
+    }
+    made = SimpleNamespace(from_server_args=lambda *_, is_draft_model=False, **__: models[is_draft_model])
+    monkeypatch.setitem(sys.modules, "sglang.srt.configs.model_config", SimpleNamespace(ModelConfig=made))
+
+
+class UnquantizedLinearMethod:
+    """As SGLang's."""
+
+
+@pytest.mark.parametrize(
+    ("draft", "method", "said"),
+    [
+        ({}, None, ""),
+        ({"draft": "modelopt_fp4"}, UnquantizedLinearMethod(), ""),  # of experts alone
+        (
+            {"draft": "fp8"},
+            8,
+            "got fp8 for the draft, by int, expected no quantisation; add --speculative-draft-model-",
+        ),
+        (
+            {"draft": "awq"},
+            None,
+            "will not start: it cannot load the draft in awq: ValueError: no file; add --speculati",
+        ),
+        ({"draft": "fp8", "hf_config": SimpleNamespace(quantization_config={"a": 1})}, 8, "; start it with a draft th"),
+        ({"dtype": torch.bfloat16}, None, "got torch.bfloat16 for the draft, expected torch.float16 as for the targe"),
+        ({"dtype": torch.bfloat16}, None, "; add --dtype float16"),
+    ],
+)
+def test_a_draft_that_sglang_would_quantise_or_not_load_takes_no_learned_one(
+    resolved, monkeypatch, tiny_speculator, tmp_path, draft, method, said
+):
+    def linear_method(_):
+        if method is None:
+            raise ValueError("no file")
+        return method
+
+    model_of(monkeypatch, **draft)
+    plain = SimpleNamespace(UnquantizedLinearMethod=UnquantizedLinearMethod)
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.quantization.unquant", plain)
+    monkeypatch.setattr(sglang_quantisation, "_linear_method", linear_method)
+    resolved |= {"speculative_draft_model_path": str(tiny_speculator.draft), "speculative_draft_model_revision": None}
+    finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
+    assert finding.level is (Level.WRONG if said else Level.OK)
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "changes", "level", "said"),
+    [
+        (None, {}, Level.OK, "not quantised"),
+        (
+            "awq",
+            {},
+            Level.OK,
+            "in awq: hidden states and verdicts are those of the quantised target; its embedding and",
+        ),
+        ("fp8", {"lm_head.weight": torch.int8}, Level.NOTE, "a learner cannot read lm_head.weight: got I8, expected"),
+        ("gptq", {"lm_head.weight": None}, Level.NOTE, "read lm_head.weight: got SafetensorError: "),
+    ],
+)
+def test_target(monkeypatch, tiny_speculator, tmp_path, quantisation, changes, level, said):
+    model_of(monkeypatch, quantisation)
+    embedding = torch.ones(2, 2)
+    types = {"model.embed_tokens.weight": torch.bfloat16, "lm_head.weight": torch.float16} | changes
+    stored = {name: embedding.to(dtype) for name, dtype in types.items() if dtype}
+    save_file(stored, tmp_path / "model.safetensors")
+    given = SimpleNamespace(model_path=str(tmp_path), revision=None, download_dir=None)
+    finding = sglang_quantisation.target_finding(given)
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+def test_of_a_target_that_is_not_on_this_machine_it_cannot_tell_what_a_learner_reads(monkeypatch):
+    model_of(monkeypatch, "awq")
+    given = SimpleNamespace(model_path="no/such", revision=None, download_dir=None)
+    finding = sglang_quantisation.target_finding(given)
+    assert finding.level is Level.UNKNOWN
+    assert "cannot tell whether a learner can read it: no/such: got neither a folder" in finding.sentence
 
 
 @pytest.mark.parametrize(
