@@ -1,6 +1,6 @@
 """The fault matrix: every case runs in `make test-faults`, and at least one of each kind in `make test`.
 
-Two tests run in `make test-faults` alone and carry the mark themselves, with the name of a shorter test of the same.
+Three tests run in `make test-faults` alone and carry the mark themselves, with the name of a shorter test of the same.
 """
 
 from collections.abc import Iterable
