@@ -6,6 +6,8 @@ from paceline.buffer.board.version import VersionState
 from planted_server import PACED, PLANTS, SWAPS
 from waiting import until
 
+pytestmark = pytest.mark.servers
+
 REQUESTS = 4
 TOKENS = 24
 #: One of capture and one of swaps.
