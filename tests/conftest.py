@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -287,13 +288,12 @@ class Speculator:
         draft = weights or self.draft
         key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps, stride)
         if key not in SERVED:
-            SERVED[key] = self._serve(draft, number, tokens, steps, stride)
+            loaded = loaded_draft(draft, self.target, key[0])
+            SERVED[key] = self._serve(loaded, number, tokens, steps, stride)
         return replace(SERVED[key], **changes)
 
-    def _serve(self, weights: Path, number: int, tokens: int, steps: int, stride: int) -> DraftTrace:
-        import torch
+    def _serve(self, draft: Any, number: int, tokens: int, steps: int, stride: int) -> DraftTrace:
         from paceline.learner.judging.replay import replay_traces
-        from paceline.learner.model.draft_io import load_draft, load_target_embedding
         from paceline.policies.acceptance import walk
 
         rng = np.random.default_rng(number)
@@ -303,8 +303,6 @@ class Speculator:
         bare = replace(
             build_trace(0, rounds=0, steps=steps, top_k=0), tokens=text, context_len=4, features=features, **named
         )
-        torch.set_num_threads(1)
-        draft = load_draft(weights, load_target_embedding(self.target))
         starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
         drafted = np.zeros((len(starts), steps), np.int32)
         for row, (start, kept) in enumerate(zip(starts, accepted, strict=True)):
@@ -320,6 +318,16 @@ class Speculator:
             teacher_logprobs=teacher.astype(np.float16),
         )
         return replace(bare, rounds=rounds)
+
+
+@lru_cache(maxsize=4)
+def loaded_draft(weights: Path, target: Path, _digest: str) -> Any:
+    """The draft in a folder, as long as its weights have that digest."""
+    import torch
+    from paceline.learner.model.draft_io import load_draft, load_target_embedding
+
+    torch.set_num_threads(1)
+    return load_draft(weights, load_target_embedding(target))
 
 
 @pytest.fixture
@@ -352,7 +360,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
     with FileLock(folder.with_suffix(".lock")):  # the second worker waits for the first one's target
-        target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder
+        target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0, batch_windows=4)).folder
         return target, ensure_random_draft(target, folder / "draft", seed=0)
 
 

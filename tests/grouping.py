@@ -20,13 +20,18 @@ GROUPS = {
     "tests/window/real/": "real page",
     "tests/faults/learner/": "killed learners",
     "tests/faults/": "killed server",
+    **{f"tests/learner/test_mlflow_{of}.py": "real MLflow" for of in ("drafts", "refuses", "registry", "served")},
+    **{f"tests/serving/test_{of}.py": "forks of SGLang" for of in ("hook_install", "sglang_draft", "sglang_target")},
 }
 #: Groups that begin: the longest first, and those that need the target when the first has trained it.
 ORDER = (
     "shared server",
     "killed learners",
-    "tests/e2e/test_sampled.py",
+    "tests/learner/test_loop.py",
+    "forks of SGLang",
+    "killed server",
     "tests/e2e/test_demo.py",
+    "tests/e2e/test_sampled.py",
     "tests/e2e/test_pacing.py",
     "tests/e2e/test_draft_trees.py",
     "tests/e2e/test_target_updates.py",
@@ -38,12 +43,17 @@ ORDER = (
     "tests/e2e/test_recording.py",
     "tests/e2e/test_rollouts.py",
     "tests/e2e/test_rollouts_killed.py",
-    "killed server",
     "tests/e2e/test_trl.py",
     "tests/e2e/test_recomputed_features.py",
     "tests/e2e/test_demo_speed.py",
     "tests/e2e/test_gpu_benches.py",
     "real page",
+    "real MLflow",
+    "tests/learner/test_rest.py",
+    "tests/learner/test_ranks.py",
+    "tests/learner/test_tasks.py",
+    "tests/learner/test_line.py",
+    "tests/learner/test_following.py",
 )
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.

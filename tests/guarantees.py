@@ -35,7 +35,8 @@ def marked(root: Path) -> dict[str, list[str]]:
     """Slug -> ids of the tests marked with it."""
     found = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if MARKER in text else ():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for slug in _slugs(node):
                     found[slug].append(f"{path.relative_to(root).as_posix()}::{node.name}")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paceline.buffer.board.version import DraftVersion, VersionState
-from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from made_versions import version_in
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.stream.trace import DraftTrace
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
@@ -17,18 +17,7 @@ from waiting import until
 def register(rig: Any, folder: Path) -> int:
     """The number on the board of the weights in `folder`."""
     number = rig.board.next_number()
-    digest = sha256_of(folder / WEIGHTS_FILE)
-    version = DraftVersion(
-        number=number,
-        parent=None,
-        target="e2e-target",
-        target_version="0",
-        drafter="eagle3",
-        weights_uri=folder.as_uri(),
-        sha256=digest,
-        objective="test",
-        trained_on=("", ""),
-    )
+    version = version_in(folder, number, target="e2e-target", target_version="0")
     rig.board.register(version, "test", folder.name)
     return number
 

@@ -1,6 +1,8 @@
 """The fault matrix: every case runs in `make test-faults`, and at least one of each kind in `make test`.
 
-Two tests run in `make test-faults` alone and carry the mark themselves, with the name of a shorter test of the same.
+One of each kind of a server that dies, loses Redis or fails in a hook is left to `make test-servers`.
+
+Three tests run in `make test-faults` alone and carry the mark themselves, with the name of a shorter test of the same.
 """
 
 from collections.abc import Iterable

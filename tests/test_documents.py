@@ -36,6 +36,7 @@ def documents() -> dict[str, str]:
 
 
 DOCUMENTS = documents()
+COMMAND_LINE = typer.main.get_command(paceline.cli.app)
 
 
 def code(text: str) -> Iterator[str]:
@@ -72,7 +73,7 @@ def test_every_file_and_symbol_that_a_document_names_is_there() -> None:
 
 def unknown_in(words: list[str]) -> list[str]:
     """Return the subcommand or the options of a `paceline` command line that it does not have."""
-    command = typer.main.get_command(paceline.cli.app)
+    command = COMMAND_LINE
     words = words[: words.index("--")] if "--" in words else words
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words[0]]

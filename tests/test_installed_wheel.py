@@ -18,11 +18,10 @@ from typing import Any
 
 import httpx
 import pytest
+from made_versions import version_in
 from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
-from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.board.version_board import VersionBoard
-from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_client import connect
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
@@ -182,18 +181,7 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
     other = ensure_random_draft(models[0], tmp_path / "other", seed=1)
     for name, folder in (("initial", models[1]), ("other", other)):
         number = server.board.next_number()
-        digest = sha256_of(folder / WEIGHTS_FILE)
-        version = DraftVersion(
-            number=number,
-            parent=None,
-            target="target",
-            target_version="0",
-            drafter="eagle3",
-            weights_uri=folder.as_uri(),
-            sha256=digest,
-            objective="test",
-            trained_on=("", ""),
-        )
+        version = version_in(folder, number, target_version="0")
         server.board.register(version, "test", name)
     done = server.user.run("paceline", "promote", str(number), settings=server.settings)
     assert (done.returncode, done.stderr) == (0, "")

@@ -28,9 +28,10 @@ class Outcome(StrEnum):
 
 ByOutcome = dict[Outcome, list[TraceEntry]]
 
-#: Outcomes of traces that a learner keeps, acked once the checkpoint names them; all others are acked at once.
+#: Outcomes of traces that a learner keeps, acked once the checkpoint names them; all others but a duplicate are acked
+#: at once. A duplicate may be of a trace in the same claim: acked before it, it would be taken for it after a death.
 KEPT = (Outcome.LEARNED, Outcome.RESTED, Outcome.HELD_OUT)
-REFUSED = tuple(outcome for outcome in Outcome if outcome not in KEPT)
+REFUSED = tuple(outcome for outcome in Outcome if outcome not in {*KEPT, Outcome.DUPLICATE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

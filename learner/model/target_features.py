@@ -17,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError
 from ...buffer.stream.trace import DraftTrace, FeatureDtype, Int32s
@@ -140,6 +138,10 @@ def captured_layers(draft: Eagle3Config, target: Mapping[str, Any]) -> tuple[int
 
 def _load(folder: Path, device: torch.device) -> _Target:
     """The target in the dtype of its config, dense if it is quantised. ConfigError when transformers cannot load it."""
+    # Seconds of imports, and most learners recompute nothing.
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
+
     disable_progress_bar()  # a learner logs; it draws no bars
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -155,6 +155,7 @@ class Learner:
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             require(lease, "nothing was saved")
+            self._ack(claimed, (Outcome.DUPLICATE,))
             self._keep_targets(state)
             self._backlog.finish()
             return replace(_idle(why), outcomes=counts_of(claimed))
@@ -172,7 +173,7 @@ class Learner:
         )
         report = work.run()
         self._store_checkpoint()
-        self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
+        self._ack(work.claimed, (*KEPT, Outcome.DUPLICATE, Outcome.MISREPLAYED))
         self._backlog.finish()
         if report.version is not None:
             self._tidy(state.notes.needed)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from made_versions import made_version
 from paceline.buffer.board.member_board import MemberSeen
-from paceline.buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionState, fold
+from paceline.buffer.board.version import BoardState, JudgedOn, VersionState, fold
 from paceline.dashboards.alarm_lines import AlarmLine, alarms_table, standing_and_recent
 from paceline.dashboards.snapshot import Snapshot
 from paceline.dashboards.tables import (
@@ -27,18 +28,7 @@ def board_state() -> BoardState:
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number, scores in enumerate(({}, {"judged_accept_length": 1.5, "predicted_accept_length": 1.75})):
         parent = number - 1 if number else None
-        version = DraftVersion(
-            number=number,
-            parent=parent,
-            target="t",
-            target_version="1",
-            drafter="eagle3",
-            weights_uri="file:///d",
-            sha256="0" * 64,
-            objective="committed",
-            trained_on=("", ""),
-            scores=scores,
-        )
+        version = made_version(number, parent, scores=scores)
         board.register(version, "learner", "made")
         board.move(number, VersionState.LIVE, "learner", "better by [0.1, 0.4]")
     return board.read()
@@ -140,18 +130,7 @@ def test_it_is_a_table_at_a_hundred_columns_with_the_lead_of_each_reason() -> No
 def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
     rounds, accepted = range(10, 20), (9, 14, 8, 17, 12, 20, 11, 15, 21, 13)
     sums = sum((RatioSums.of(*each) for each in zip(rounds, accepted, strict=True)), RatioSums())
-    judged = DraftVersion(
-        number=2,
-        parent=1,
-        target="t",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri="file:///d",
-        sha256="0" * 64,
-        objective="soft",
-        trained_on=("", ""),
-        scores={},
-    )
+    judged = made_version(2, 1)
     lines = []
     predicted = {"predicted_accept_length": 1.5, "predicted_standard_error": 0.3}
     for scores in (predicted, {"judged_accept_length": 1.5}, {}):
@@ -173,17 +152,7 @@ def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -
     judged_on = JudgedOn(labels={"code": 12}, newest_labels={"code": 3, "": 1}, median_age_s=40.0, oldest_age_s=90.0)
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number in range(2):
-        version = DraftVersion(
-            number=number,
-            parent=None,
-            target="t",
-            target_version="1",
-            drafter="eagle3",
-            weights_uri="file:///d",
-            sha256="0" * 64,
-            objective="soft",
-            trained_on=("", ""),
-        )
+        version = made_version(number)
         board.register(replace(version, judged_on=judged_on), "learner", "made")
         board.move(number, VersionState.LIVE, "learner", "better")
     said = (
@@ -198,17 +167,7 @@ def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
     judged_on = JudgedOn(
         labels={"": 12}, newest_labels={"": 14}, median_age_s=40.0, oldest_age_s=90.0, targets={"6": 2, "7": 10}
     )
-    version = DraftVersion(
-        number=1,
-        parent=0,
-        target="t",
-        target_version="7",
-        drafter="eagle3",
-        weights_uri="file:///d",
-        sha256="0" * 64,
-        objective="soft",
-        trained_on=("", ""),
-    )
+    version = made_version(1, 0, target_version="7")
     board = MemoryVersionBoard(clock=lambda: 9.0)
     for number, targets in enumerate(((), ("5", "6", "7"))):
         board.register(replace(version, number=number, judged_on=judged_on, trained_targets=targets), "learner", "made")
@@ -230,17 +189,7 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     why, member, name, detail, action = texts
     board = MemoryVersionBoard()
     board.register(
-        DraftVersion(
-            number=0,
-            parent=None,
-            target="t",
-            target_version="1",
-            drafter="eagle3",
-            weights_uri="file:///d",
-            sha256="0",
-            objective="o",
-            trained_on=("", ""),
-        ),
+        made_version(0),
         "learner",
         "made",
     )

@@ -50,6 +50,7 @@ def demo(models, tmp_path_factory):
     key = target_key(load_corpus(CERTAIN_DOMAINS), TrainPlan())
     (folder / "data" / "targets" / key).symlink_to(models[0])
     options = ["--requests", REQUESTS, "--max-tokens", TOKENS, "--data-dir", folder / "data", "--json", folder / "json"]
+    options += ["--no-speed"]  # its three servers are those of test_demo_speed.py
     done = subprocess.run(
         [sys.executable, "-m", "paceline.cli", "demo", *map(str, options)],
         # setproctitle, which SGLang uses, would overwrite the mark in /proc without the second variable.

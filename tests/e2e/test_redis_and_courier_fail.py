@@ -93,9 +93,9 @@ def courier_pid(rig):
 @pytest.mark.guarantee("courier-killed")
 def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, plain):
     text = rig.texts[CROWD][100:260]
-    calm = rig.generate("streamed-calm", text, max_tokens=400)
+    calm = rig.generate("streamed-calm", text, max_tokens=160)
     before = assert_balanced(rig)
-    params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 400}
+    params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 160}
     body = {"rid": "streamed-orphan", "text": text, "stream": True, "sampling_params": params}
     url, pid = f"http://127.0.0.1:{rig.port}/generate", courier_pid(rig)
     with httpx.stream("POST", url, json=body, timeout=600.0, trust_env=False) as lines:

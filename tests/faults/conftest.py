@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from in_memory import redis_in_memory
+from made_versions import version_in
 from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
-from paceline.buffer.board.version import DraftVersion, VersionState
-from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.redis_client import client_for
@@ -55,7 +55,6 @@ class KillableReplica:
     port: int = 0
     server: Service | None = None
     calls: dict[str, list[int]] = field(default_factory=dict)  # request id -> what was answered
-    script: Path = SCRIPT
     more_flags: tuple[str, ...] = ()
 
     def ensure_running(self) -> None:
@@ -71,7 +70,7 @@ class KillableReplica:
 
     @contextmanager
     def dying_at(self, point: str) -> Iterator[None]:
-        """The running server dies when it comes to `point` of killable_server.POINTS while the body runs."""
+        """The running server dies, or fails, at `point` of killable_server.POINTS or PLANTS while the body runs."""
         self._point_file.write_text(point, encoding="utf-8")
         try:
             yield
@@ -89,7 +88,7 @@ class KillableReplica:
             "PACELINE_REPLICA": REPLICA,
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, str(self.script), str(self._point_file)]
+        command = [sys.executable, str(SCRIPT), str(self._point_file)]
         return Service(
             "SGLang server",
             [*command, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
@@ -148,18 +147,7 @@ class KillableReplica:
             ensure_random_draft(self.target, folder, seed=seed)
         made = self.board.next_number()
         assert number in {None, made}
-        digest = sha256_of(folder / WEIGHTS_FILE)
-        version = DraftVersion(
-            number=made,
-            parent=None,
-            target="target",
-            target_version="0",
-            drafter="eagle3",
-            weights_uri=folder.as_uri(),
-            sha256=digest,
-            objective="test",
-            trained_on=("", ""),
-        )
+        version = version_in(folder, made, target_version="0")
         self.board.register(version, "test", f"seed {seed}")
         return made
 

@@ -2,7 +2,7 @@
 
 It is started as `paceline serve` starts it, but for one thing: the scheduler process, a spawned child, loads this file
 too and arms paceline's plugin before SGLang calls it. At every swap it reads FILE: the name of the point where it dies,
-one of POINTS. Without that file it lives.
+one of POINTS. Without that file it lives. FILE may name an exception instead, one of planted_server.PLANTS.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.serving import plugin
+from planted_server import plant_all
 
 POINT_FILE = "KILLABLE_POINT_FILE"  # environment variable that the server's processes inherit
 
@@ -56,8 +57,9 @@ def arm(point_file: Path) -> None:
     load = SglangDraft.load
 
     def deadly_load(self: SglangDraft, draft: Any) -> Any:
-        if point_file.exists():
-            death = POINTS[point_file.read_text(encoding="utf-8")]
+        point = point_file.read_text(encoding="utf-8") if point_file.exists() else ""
+        if point in POINTS:
+            death = POINTS[point]
             copied = int(len(draft.tensors) * death.copied)
             if copied:
                 load(self, replace(draft, tensors=draft.tensors[:copied]))
@@ -73,6 +75,7 @@ def arm_the_scheduler(point_file: Path) -> None:
 
     def armed(*arguments: Any, **named: Any) -> None:
         arm(point_file)
+        plant_all(point_file)
         install(*arguments, **named)
 
     plugin._install = armed

@@ -1,21 +1,14 @@
-"""An SGLang server with an exception planted into its hooks: python planted_server.py FILE SGLANG_FLAGS.
+"""Exceptions for the hooks of a killable_server.py: while FILE names one of PLANTS, that function raises.
 
-Started as killable_server.py is. While FILE names one of PLANTS, that function raises, and FILE.hit is written.
-Any number of faults leaves capture on here, so that every hook gets its turn on one server.
+FILE.hit is written then. Any number of faults leaves capture on, so that every hook gets its turn on one server.
 """
 
 import importlib
-import os
-import runpy
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.serving import breaker, plugin
-
-PLANT_FILE = "PLANTED_FILE"  # environment variable that the server's processes inherit
+from paceline.serving import breaker
 
 #: Name -> module, owner and function: what hook bodies and handlers call first, and half-way.
 PLANTS = {
@@ -38,6 +31,8 @@ PLANTS = {
     "the clock at a prefill": ("clock.step_meter", "StepMeter", "interrupt"),
 }
 SWAPS = {"the hook of pulled requests", *list(PLANTS)[8:12]}
+#: Needs a server whose number of draft steps is chosen.
+PACED = "the hook of a forward"
 
 
 def plant(name: str, file: Path) -> None:
@@ -56,33 +51,8 @@ def plant(name: str, file: Path) -> None:
     setattr(found, function, planted)
 
 
-def main() -> int:
-    if PLANT_FILE in os.environ:  # the second time around: SGLang's own main, and this file stays the main module
-        runpy.run_module("sglang.launch_server", run_name="__main__")
-        return 0
-    from paceline.serving.launch.server import launch_plan, run_server
-
-    file, *flags = sys.argv[1:]
-    plan = launch_plan(flags, os.environ)
-    argv = (sys.executable, __file__, *plan.argv[3:])  # without `python -m sglang.launch_server`
-    return run_server(replace(plan, argv=argv, env={**plan.env, PLANT_FILE: file}))
-
-
-def arm_the_scheduler(file: Path) -> None:
-    """Stage 2 of the plugin runs in the scheduler process alone."""
-    install = plugin._install
-
-    def armed(*arguments: Any, **named: Any) -> None:
-        for name in PLANTS:
-            plant(name, file)
-        install(*arguments, **named)
-
+def plant_all(file: Path) -> None:
+    """Plant all of them, in a scheduler process before paceline's plugin is installed."""
     breaker.MAX_FAULTS = 10**6
-    plugin._install = armed
-
-
-if PLANT_FILE in os.environ:
-    arm_the_scheduler(Path(os.environ[PLANT_FILE]))
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for name in PLANTS:
+        plant(name, file)

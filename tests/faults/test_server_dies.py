@@ -13,7 +13,7 @@ from paceline.buffer.board.weights_file import weights_file
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 #: All processes die, with half of the weights copied.
 EVERYDAY = "half_way_through_a_roll_back"

@@ -7,7 +7,7 @@ from paceline.buffer.board.weights_file import weights_file
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 CROWD = 6
 TOKENS = 40

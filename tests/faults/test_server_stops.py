@@ -3,7 +3,7 @@
 import pytest
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 CROWD = 6
 TOKENS = 40

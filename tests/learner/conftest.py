@@ -18,6 +18,7 @@ from paceline.learner.delivery.tracking.mlflow_library import open_client, using
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.round import learning_round
 from paceline.learner.round.loop import Learner
+from paceline.learner.training import trainer
 from paceline.learner.training.trainer import DraftTrainer
 from twins.memory_board import MemoryVersionBoard
 from twins.memory_stream import MemoryTraceBuffer
@@ -97,6 +98,8 @@ class House:
 
 @pytest.fixture
 def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    # On any processor, and fast: float32.
+    monkeypatch.setattr(trainer, "has_bfloat16", lambda _: False)
     made = House(tiny_speculator, tmp_path)
     fit, learn, is_first = DraftTrainer.fit, learning_round.learn, [True]
 

@@ -1,6 +1,7 @@
 """ClaimLimiter: among many traces, the one that no learning round survives is soon claimed alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,8 @@ def test_of_a_whole_claim_only_the_poisonous_trace_is_lost(
     buffer, sizes = MemoryTraceBuffer(BufferConfig()), []
     most = 10**6  # however many a learner may claim, what it has claimed decides
     limiter = ClaimLimiter(most, tmp_path / "attempt")
-    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(traces)])
+    one = make_trace(0, rounds=1)
+    ids = buffer.append([replace(one, trace_id=str(number)) for number in range(traces)])
     for _ in range(60):
         claimed = [entry.entry_id for entry in buffer.claim("a", limiter.claim_limit)]
         limiter.record_claim(claimed)

@@ -44,14 +44,15 @@ def oracle(naive_draft, draft, traces):
     return np.mean(accepted), np.mean(attainable)
 
 
-@pytest.mark.parametrize("tokens", [9999, 60, 1])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_it_is_the_mean_over_all_rows_of_what_the_teacher_says(make_traces, make_draft, naive_draft, sampled, tokens):
+def test_it_is_the_mean_over_all_rows_of_what_the_teacher_says(make_traces, make_draft, naive_draft, sampled):
     draft = make_draft(3, vocab=VOCAB)
-    traces = make_traces(range(20), **(SAMPLED if sampled else {}))  # more than are measured together
-    found, (accept, attainable) = first_position(draft, traces, PartBound(tokens)), oracle(naive_draft, draft, traces)
-    assert (found.accept, found.attainable) == (pytest.approx(accept), pytest.approx(attainable))
-    assert found.share == pytest.approx(accept / attainable)
+    traces = make_traces(range(17), **(SAMPLED if sampled else {}))  # more than are measured together
+    accept, attainable = oracle(naive_draft, draft, traces)
+    for tokens in (9999, 60, 1):
+        found = first_position(draft, traces, PartBound(tokens))
+        assert (found.accept, found.attainable) == (pytest.approx(accept), pytest.approx(attainable)), tokens
+        assert found.share == pytest.approx(accept / attainable)
     assert (attainable < 1.0) == sampled
 
 

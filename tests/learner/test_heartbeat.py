@@ -131,7 +131,7 @@ def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkey
     assert fit.loss_first == pytest.approx(report.fit.losses[0], rel=1e-4)
     assert (fit.steps, fit.is_cold, fit.weighting) == (report.fit.steps, report.fit.is_cold, report.fit.weighting)
     house.send()
-    second = learner.learn_once()
+    second = house.learner(learn="always", passes=1).learn_once()
     learnt = report.outcomes["learned"]
     assert told(house).fit.traces == {**second.outcomes, "replayed": learnt}
     assert told(house).schedule.rest_after_flat_rounds == house.config.rest_after_rounds

@@ -49,17 +49,18 @@ def decided_by_hand(versions: Sequence[Any], rounds: Sequence[Sequence[DraftTrac
     a round, before it learnt it.
     """
     traces = [trace for claimed in rounds for trace in claimed]
-    tallies_VN = [
-        [replayed_tally(*pair) for pair in zip(traces, replay_traces(version, traces, 3), strict=True)]
-        for version in versions
-    ]
     blocks = [2 * number + place * 2 // len(part) for number, part in enumerate(rounds) for place in range(len(part))]
     kept = set(ids(held_out(traces)))
     rules = DeliveryRules()
     delivery, live, served = LineDelivery(rules, 0), 0, []
 
+    def tallies(requests: Sequence[int], version: int) -> list[Tally]:
+        served = [traces[n] for n in requests]
+        return list(map(replayed_tally, served, replay_traces(versions[version], served, 3)))
+
     def pairs(requests: Sequence[int], version: int, reference: int) -> list[Paired]:
-        return [Paired(traces[n].tenant, tallies_VN[version][n], tallies_VN[reference][n]) for n in requests]
+        both = zip(requests, tallies(requests, version), tallies(requests, reference), strict=True)
+        return [Paired(traces[n].tenant, line, other) for n, line, other in both]
 
     for number in range(len(rounds)):
         reference = delivery.reference

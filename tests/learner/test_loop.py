@@ -377,6 +377,20 @@ def test_a_warm_draft_between_the_two_thresholds_stays_warm_when_the_server_draf
     assert kinds == [(3, False), (3, False), (5, False), (4, True), (3, True)]
 
 
+@pytest.mark.usefixtures("fearless")
+@pytest.mark.guarantee("delivered-twice")
+def test_a_copy_of_a_trace_does_not_pass_for_it_after_a_round_that_died(house, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = house.send()
+    house.send_again(*traces[:6])
+    with monkeypatch.context() as patched:
+        patched.setattr(learning_round, "judge_candidate", die)
+        with pytest.raises(DiedError):
+            house.learner().learn_once()
+    house.let_claims_lapse()
+    kept = len(held_out(traces))
+    assert house.learner().learn_once().outcomes == {"learned": BATCH - kept, "held_out": kept, "duplicate": 6}
+
+
 @pytest.mark.parametrize("died_at", ["learned", "held_out"])
 def test_killed_between_checkpoint_and_ack_nothing_is_learned_or_counted_twice(
     house, monkeypatch: pytest.MonkeyPatch, died_at: str

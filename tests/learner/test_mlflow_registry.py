@@ -6,9 +6,10 @@ from shutil import copy
 from typing import Any
 
 import pytest
+from made_versions import made_version
 from mlflow_house import GATE, MODEL, House, alias, named, weights_of
 from paceline.buffer.board.member_status import MlflowRuns
-from paceline.buffer.board.version import DraftVersion, JudgedOn, VersionState
+from paceline.buffer.board.version import JudgedOn, VersionState
 from paceline.buffer.code_version import code_version
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.mlflow_registry import Registry
@@ -35,17 +36,12 @@ def mlflow(house: House) -> Any:
 
 def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
     judged = JudgedOn(labels={"": 48}, newest_labels={"": 60}, targets={"6": 10, "7": 38})
-    version = DraftVersion(
-        number=1,
-        parent=0,
+    version = made_version(
+        1,
+        0,
         target="llama",
         target_version="7",
-        drafter="eagle3",
-        weights_uri="file:///d",
-        sha256="0" * 64,
-        objective="soft",
         trained_on=("1-0", "9-0"),
-        scores={},
         judged_on=judged,
         trained_targets=("5", "6", "7"),
     )

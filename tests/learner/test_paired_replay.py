@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from made_versions import version_in
 from paceline.buffer.board.version import DraftVersion
-from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.stream.trace import VerdictRule
 from paceline.learner.judging.paired_replay import paired, unscored
 from paceline.learner.judging.replay import replay_traces
@@ -19,18 +19,7 @@ from twins.memory_board import MemoryVersionBoard
 
 
 def version_at(folder: Path, number: int) -> DraftVersion:
-    digest = sha256_of(folder / "model.safetensors")
-    return DraftVersion(
-        number=number,
-        parent=None,
-        target="target",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri=folder.as_uri(),
-        sha256=digest,
-        objective="",
-        trained_on=("", ""),
-    )
+    return version_in(folder, number)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_versions import made_version
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import DraftVersion, VersionState
 from paceline.buffer.errors import BoardConflict, ConfigError
@@ -130,17 +131,7 @@ def test_folders_of_another_board_are_skipped(started: MemoryVersionBoard, tmp_p
 
 
 def test_a_number_that_an_operator_took_is_skipped(started: MemoryVersionBoard, tmp_path: Path) -> None:
-    taken = DraftVersion(
-        number=1,
-        parent=0,
-        target="target",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri="file:///elsewhere",
-        sha256="0" * 64,
-        objective="",
-        trained_on=("", ""),
-    )
+    taken = made_version(1, 0)
     started.register(taken, "operator:ada", "manual")
     version = put(started, tmp_path / "versions")
     assert version.number == 2
@@ -167,17 +158,7 @@ def test_a_board_that_lost_its_data_continues_above_the_folders_and_nothing_is_w
 def test_a_board_that_lost_only_its_counter_continues_above_its_rows(
     started: MemoryVersionBoard, tmp_path: Path
 ) -> None:
-    taken = DraftVersion(
-        number=12,
-        parent=0,
-        target="target",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri="file:///elsewhere",
-        sha256="0" * 64,
-        objective="",
-        trained_on=("", ""),
-    )
+    taken = made_version(12, 0)
     started.register(taken, "operator:ada", "manual")
     assert put(started, tmp_path / "versions").number == 13
 
@@ -206,17 +187,7 @@ def test_old_weights_are_removed_except_those_in_use_undecided_or_unknown(
     write_folder(version_folder(versions, 999), weights("another board's"))
     elsewhere = tmp_path / "manual" / "v000008"
     write_folder(elsewhere, weights("8"))
-    manual = DraftVersion(
-        number=8,
-        parent=0,
-        target="t",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri=elsewhere.as_uri(),
-        sha256="0" * 64,
-        objective="",
-        trained_on=("", ""),
-    )
+    manual = made_version(8, 0, weights_uri=elsewhere.as_uri())
     started.register(manual, "operator:ada", "manual")
     before = started.read()
     assert (before.live, before.previous) == (4, 2)

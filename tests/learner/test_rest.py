@@ -67,7 +67,10 @@ def rested(house, monkeypatch):
 
 def test_rounds_in_which_no_request_judged_begin_no_rest(house, monkeypatch):
     """As those of further parts of long answers, of which the line has learnt the first."""
-    learner, nothing = house.learner(**DRIFT), Promotion(verdict=Verdict.REFUSE, reason=because(ReasonCode.NOT_PROVEN))
+    learner, nothing = (
+        house.learner(**{**DRIFT, "passes": 1}),
+        Promotion(verdict=Verdict.REFUSE, reason=because(ReasonCode.NOT_PROVEN)),
+    )
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: nothing)
     monkeypatch.setattr(regime.Regime, "choose", lambda self, *_: setattr(self, "is_cold", False))
     for _ in range(6):
@@ -82,15 +85,22 @@ def test_rounds_in_which_no_request_judged_begin_no_rest(house, monkeypatch):
     assert kinds == [LearningKind.LEARNED, LearningKind.LEARNED, LearningKind.RESTED]
 
 
-def test_a_rest_keeps_traces_for_replay_and_changes_no_weight(house, rested):
+def test_a_rest_keeps_traces_for_replay_compares_them_and_changes_no_weight_until_the_draft_does_badly(
+    house, rested, caplog
+):
+    caplog.set_level(logging.INFO)
     learner, _ = rested
+    member = f"learner:{house.config.name}"
     before, fits, trained = weights(learner), len(house.fitted), house.config.checkpoints_dir
     files = {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")}
-    traces, counted = known_traffic(house), dict(house.buffer.counts().acked)
+    counted = dict(house.buffer.counts().acked)
+    traces = known_traffic(house)
     report = learner.learn_once()
     kept = held_out(traces)
     assert (report.kind, report.version, report.fit, report.promotion) == (LearningKind.RESTED, None, None, None)
     assert report.outcomes == {"rested": BATCH - len(kept), "held_out": len(kept)}
+    rounds = sum(len(trace.rounds) for trace in traces)
+    assert (report.calibration.equal, report.calibration.compared) == (rounds, rounds)
     counts = house.buffer.counts()
     assert counts.acked["rested"] - counted["rested"] == BATCH - len(kept)
     assert (counts.acked["learned"], counts.pending) == (counted["learned"], 0)
@@ -99,48 +109,27 @@ def test_a_rest_keeps_traces_for_replay_and_changes_no_weight(house, rested):
     assert list(learner._state.replay_buffer.held_out_ids)[-len(kept) :] == ids(kept)
     assert (len(house.fitted), all(map(torch.equal, weights(learner), before))) == (fits, True)
     assert {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")} == files
+    beat = house.board.heartbeats()[member]
+    assert (beat.kind, beat.learn, beat.learn_reason) == ("rested", "rest", report.decision.reason)
+    assert (beat.life.traces["rested"], beat.life.rests) == (counts.acked["rested"], 3)
+    assert report.why == report.decision.reason
+    assert sentence(report.decision.reason) in caplog.text
 
-
-def test_a_rest_still_compares_replay_with_what_was_served(house, rested):
-    learner, _ = rested
-    rounds = sum(len(trace.rounds) for trace in known_traffic(house))
-    calibration = learner.learn_once().calibration
-    assert (calibration.equal, calibration.compared) == (rounds, rounds)
-
-
-def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_traces_are_replayed(house, rested):
-    learner, known = rested
     strange = house.send(40)  # served by the initial draft: hardly anything is accepted
     began_at = time.time()
     report = learner.learn_once()
-    assert report.kind is LearningKind.LEARNED
-    assert report.decision.choice is LearnChoice.LEARN
+    assert (report.kind, report.decision.choice) == (LearningKind.LEARNED, LearnChoice.LEARN)
     assert report.decision.reason.code in {ReasonCode.ACCEPTED_FELL, ReasonCode.UNEXPLORED}
     assert house.fitted[-1] == ids(not_held_out(strange))
-    assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
-    counted = counters_of(house.board.heartbeats()[f"learner:{house.config.name}"].counters).learner
-    assert counted.drifts == 1
-    assert began_at <= counted.drifted_at <= time.time()
-
-
-def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):
-    caplog.set_level(logging.INFO)
-    learner, _ = rested
-    member = f"learner:{house.config.name}"
-    known_traffic(house)
-    report = learner.learn_once()
-    beat = house.board.heartbeats()[member]
-    assert (beat.kind, beat.learn, beat.learn_reason) == ("rested", "rest", report.decision.reason)
-    assert (beat.life.traces["rested"], beat.life.rests) == (house.buffer.counts().acked["rested"], 3)
-    assert report.why == report.decision.reason
-    assert sentence(report.decision.reason) in caplog.text
-    house.send(40)
-    report = learner.learn_once()
+    assert set(ids(not_held_out(traces))) <= set(house.replayed[-1])
     beat = house.board.heartbeats()[member]
     assert (beat.kind, beat.learn, beat.learn_reason) == ("learned", "learn", report.decision.reason)
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
     assert record["params"]["learn_reason"] == sentence(report.decision.reason)
     assert f"({sentence(report.decision.reason)})" in caplog.text
+    drifts = counters_of(beat.counters).learner
+    assert drifts.drifts == 1
+    assert began_at <= drifts.drifted_at <= time.time()
 
 
 def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, rested):
@@ -159,31 +148,34 @@ def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, 
 
 
 @pytest.mark.usefixtures("fearless")
-@pytest.mark.parametrize("died_at", ["rested", "held_out", "notes"])
-def test_killed_while_resting_nothing_is_counted_or_observed_twice(house, rested, monkeypatch, died_at):
+def test_killed_while_resting_nothing_is_counted_or_observed_twice(house, rested, monkeypatch):
     learner, _ = rested
-    counted, ack = dict(house.buffer.counts().acked), house.buffer.ack
-    traces = known_traffic(house)
-    with monkeypatch.context() as patched:
-        patched.setattr(house.buffer, "ack", lambda of, outcome: die() if outcome == died_at else ack(of, outcome))
-        if died_at == "notes":
-            patched.setattr(checkpoint, "save_notes", die)
-        with pytest.raises(DiedError):
-            learner.learn_once()
-    house.let_claims_lapse()
-    restarted = house.learner(**DRIFT)
-    restarted.learn_once()
-    counts, kept = house.buffer.counts(), len(held_out(traces))
-    assert counts.pending == 0
-    assert counts.acked == counted | {
-        "rested": counted["rested"] + BATCH - kept,
-        "held_out": counted["held_out"] + kept,
-    }
-    window = [entry.trace.trace_id for entry in restarted._state.replay_buffer]
-    assert len(set(window)) == len(window)
-    # The schedule observed each request once: as many as came since the rest began.
-    assert len(restarted._state.schedule.state()["latest"]) == 3 * BATCH
-    assert restarted._state.notes.rounds_rested == 3
+    ack = house.buffer.ack
+    for number, died_at in enumerate(("rested", "held_out", "notes"), 1):
+        counted = dict(house.buffer.counts().acked)
+        traces = known_traffic(house)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                house.buffer, "ack", lambda of, outcome, at=died_at: die() if outcome == at else ack(of, outcome)
+            )
+            if died_at == "notes":
+                patched.setattr(checkpoint, "save_notes", die)
+            with pytest.raises(DiedError):
+                learner.learn_once()
+        house.let_claims_lapse()
+        learner = house.learner(**DRIFT)  # another process
+        learner.learn_once()
+        counts, kept = house.buffer.counts(), len(held_out(traces))
+        assert counts.pending == 0
+        assert counts.acked == counted | {
+            "rested": counted["rested"] + BATCH - kept,
+            "held_out": counted["held_out"] + kept,
+        }
+        window = [entry.trace.trace_id for entry in learner._state.replay_buffer]
+        assert len(set(window)) == len(window)
+        # The schedule observed each request once: as many as came since the rest began.
+        assert len(learner._state.schedule.state()["latest"]) == (2 + number) * BATCH
+        assert learner._state.notes.rounds_rested == 2 + number
 
 
 def test_never_is_a_baseline_without_updates_and_learning_can_be_allowed_again(house):
@@ -228,7 +220,7 @@ def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, mo
 
 
 def test_drafts_that_the_gate_promotes_and_serving_rolls_back_end_in_a_rest(house, monkeypatch):
-    learner = house.learner(**DRIFT)
+    learner = house.learner(**{**DRIFT, "passes": 2})
     for _ in range(4):
         house.send()
         learner.learn_once()

@@ -76,25 +76,35 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]
     assert process.returncode == 0
 
 
-def test_a_worker_with_beat_learns_from_redis(
+@pytest.mark.guarantee("silent-learner")
+def test_a_worker_with_beat_is_alive_before_its_first_round_learns_from_redis_and_says_when_it_ends(
     config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
 ) -> None:
     buffer, board = (kind(redis_client, BufferConfig()) for kind in (RedisTraceBuffer, RedisVersionBoard))
-    buffer.append([tiny_speculator.serve(i) for i in range(40)])
     code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
     kept = sum(is_held_out(f"request-{i}", config.holdout_share) for i in range(40))
-    log = []
-    with running([sys.executable, "-c", code], environment) as lines:
-        while "learning round of default: idle, 0 traces pending" not in "".join(log[-1:]):
+    log: list[str] = []
+
+    def read_until(text: str, lines: IO[str]) -> None:
+        while text not in "".join(log[-1:]):
             log.append(next(lines))
             assert len(log) < 500, "".join(log)
+
+    with running([sys.executable, "-c", code], environment) as lines:
+        until(lambda: "learner:test-0" in board.members(), "the first beat")
+        first = board.members()["learner:test-0"]
+        assert (first.is_alive, first.said.kind) == (True, "idle")
+        until(lambda: board.members()["learner:test-0"].last_seen_at > first.last_seen_at, "the next beat")
+        buffer.append([tiny_speculator.serve(i) for i in range(40)])
+        read_until("learning round of default: learned", lines)
+        read_until("learning round of default: idle, 0 traces pending", lines)
         # A status is kept for seconds, and a worker may take longer to end.
         until(
             lambda: board.heartbeats().get("learner:test-0", MemberStatus()).kind == "idle",
             "the status of an idle round",
         )
         beat = board.heartbeats()["learner:test-0"]
-    assert any("learning round of default: learned" in line for line in log), "".join(log)
+    assert board.members()["learner:test-0"].said.ended
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
     assert (beat.kind, beat.life.rounds, beat.life.traces["learned"]) == ("idle", 1, 40 - kept)
     assert [line for line in log if any(word in line for word in ("received", "succeeded in", "due task"))] == []
@@ -103,40 +113,30 @@ def test_a_worker_with_beat_learns_from_redis(
 
 
 @pytest.mark.guarantee("asked-round")
-def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks(
+@pytest.mark.guarantee("silent-learner")
+def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks_and_is_silent_soon_after_a_kill(
     config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
 ) -> None:
-    buffer = RedisTraceBuffer(redis_client, BufferConfig())
+    buffer, board = (kind(redis_client, BufferConfig()) for kind in (RedisTraceBuffer, RedisVersionBoard))
     code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=False)"
     patient = environment | {"PACELINE_MIN_NEW_TRACES": "1000", "PACELINE_ROUND_INTERVAL_S": "60"}
-    with running([sys.executable, "-c", code], patient):
-        for wave in range(2):
-            buffer.append([tiny_speculator.serve(i) for i in range(3 * wave, 3 * wave + 3)])
-            buffer.ask_for_round("trainer")
-            until(lambda seen=3 * (wave + 1): sum(buffer.counts().acked.values()) == seen, "the asked round", 120.0)
-    assert buffer.counts().pending == 0
-    assert not buffer.take_ask()
-
-
-@pytest.mark.guarantee("silent-learner")
-def test_a_worker_is_alive_before_its_first_round_says_when_it_ends_and_is_silent_soon_after_a_kill(
-    config: LearnerConfig, environment: dict[str, str], redis_client: redis.Redis
-) -> None:
-    board = RedisVersionBoard(redis_client, BufferConfig())
-    code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=False)"
-    with running([sys.executable, "-c", code], environment):
-        until(lambda: "learner:test-0" in board.members(), "the first beat")
-        first = board.members()["learner:test-0"]
-        assert (first.is_alive, first.said.kind) == (True, "idle")
-        until(lambda: board.members()["learner:test-0"].last_seen_at > first.last_seen_at, "the next beat")
-    assert board.members()["learner:test-0"].said.ended
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as worker:
-        until(lambda: not board.members()["learner:test-0"].said.ended, "the beat of another worker")
-        worker.kill()
+    with subprocess.Popen([sys.executable, "-c", code], env=patient, stderr=subprocess.DEVNULL) as worker:
+        try:
+            for wave in range(2):
+                buffer.append([tiny_speculator.serve(i) for i in range(3 * wave, 3 * wave + 3)])
+                buffer.ask_for_round("trainer")
+                until(lambda seen=3 * (wave + 1): sum(buffer.counts().acked.values()) == seen, "the asked round", 120.0)
+            assert buffer.counts().pending == 0
+            assert not buffer.take_ask()
+            assert not board.members()["learner:test-0"].said.ended
+        finally:
+            worker.kill()
     left_ms = redis_client.pttl(HEARTBEAT.name("default", "learner:test-0"))
     assert left_ms <= 15_000
     until(lambda: not board.members()["learner:test-0"].is_alive, "its silence")
-    assert board.members()["learner:test-0"].said.kind == "idle"
+    last = board.members()["learner:test-0"].said
+    assert last.kind in {"learned", "idle"}
+    assert not last.ended
 
 
 def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: dict[str, str]) -> None:

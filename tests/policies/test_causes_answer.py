@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 from made_histories import REPLICA, Conditions, changed, histories
-from paceline.buffer.board.version import BoardRow, DraftVersion, JudgedOn, VersionState
+from made_versions import made_version
+from paceline.buffer.board.version import BoardRow, JudgedOn, VersionState
 from paceline.policies.readings.causes.amounts import Amounts, Rounds, ServedKey
 from paceline.policies.readings.causes.answer import answer as answer_with
 from paceline.policies.readings.causes.explanation import Effect, Explanation, explain
@@ -34,19 +35,7 @@ def answer(
 
 
 def refused(number: int, at: float, judged_on: JudgedOn | None) -> BoardRow:
-    version = DraftVersion(
-        number=number,
-        parent=6,
-        target="t",
-        target_version="0",
-        drafter="eagle3",
-        weights_uri="file:///w",
-        sha256="0" * 64,
-        objective="soft",
-        trained_on=("1-0", "2-0"),
-        scores={},
-        judged_on=judged_on,
-    )
+    version = made_version(number, 6, target_version="0", trained_on=("1-0", "2-0"), judged_on=judged_on)
     return BoardRow(version=version, state=VersionState.REFUSED, why="no better", changed_at=at)
 
 

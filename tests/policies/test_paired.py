@@ -104,7 +104,7 @@ def test_where_every_prompt_has_one_answer_everything_is_as_without_prompts() ->
     assert max(odds) > 10.0
 
 
-@pytest.mark.parametrize(("answers", "shared"), [(1, 0.0), (8, 0.0), (8, 0.2), (8, 0.5), (16, 0.2)])
+@pytest.mark.parametrize(("answers", "shared"), [(1, 0.0), (8, 0.2), (8, 0.5)])
 def test_a_line_that_gains_nothing_is_proven_no_more_often_than_the_test_may_err(answers: int, shared: float) -> None:
     """Ville: at most `error` of all runs, at every look. More proofs than allowed here come by chance once in 1000."""
     traffic = Traffic(answers=answers, shared=shared, gain=0.0, prompts=32 // answers, blocks=30, has_keys=True)

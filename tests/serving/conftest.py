@@ -1,10 +1,24 @@
 """What tests of the serving side share."""
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+
+sys.path.append(str(Path(__file__).parent))  # for sglang_forks
+
+from sglang_forks import SglangForks
+
+
+@pytest.fixture(scope="session")
+def sglang_forks(tmp_path_factory) -> Iterator[SglangForks]:
+    """Runs scripts beside the real SGLang, each in a process of its own."""
+    made = SglangForks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()
 
 
 @pytest.fixture

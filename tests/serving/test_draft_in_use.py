@@ -4,26 +4,16 @@ from dataclasses import replace
 
 import pytest
 import redis
+from made_versions import made_version
 from paceline.buffer.board.member_status import MemberStatus
 from paceline.buffer.board.redis_board import RedisVersionBoard
-from paceline.buffer.board.version import DraftVersion
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.serving.rollouts.config import RolloutConfig, from_env, server_env
 from paceline.serving.rollouts.draft_in_use import DraftInUse, DraftLink
 
-VERSION = DraftVersion(
-    number=0,
-    parent=None,
-    target="target",
-    target_version="7",
-    drafter="eagle3",
-    weights_uri="file:///weights/v0",
-    sha256="0" * 64,
-    objective="soft",
-    trained_on=("", ""),
-)
+VERSION = made_version(0, target_version="7", weights_uri="file:///weights/v0")
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Which drafts take new weights, by the layers that the real SGLang makes."""
 
 import json
-import os
-import subprocess
-import sys
-
-from paceline.serving.cpu_host.defaults import server_env
 
 #: Makes a layer as SGLang does without quantisation, with `--quantization fp8` and with `w8a8_int8`.
 LAYERS = """
@@ -32,11 +27,8 @@ print("FOUND", json.dumps(found))
 """
 
 
-def test_a_draft_with_a_quantised_layer_of_sglangs_is_refused():
-    env = server_env(["--model-path", "nowhere"], os.environ)
-    said = subprocess.run([sys.executable, "-c", LAYERS], env=env, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    (line,) = [line for line in said.stdout.splitlines() if line.startswith("FOUND ")]
+def test_a_draft_with_a_quantised_layer_of_sglangs_is_refused(sglang_forks):
+    (line,) = [line for line in sglang_forks.run(LAYERS).splitlines() if line.startswith("FOUND ")]
     hint = "expected no quantisation; start the server with --speculative-draft-model-quantization unquant"
     assert json.loads(line.removeprefix("FOUND ")) == [
         "",

@@ -1,13 +1,9 @@
 """Updates through SGLang's own manager: they reach the target alone, move its version, and meet no fault of ours."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from paceline.serving.cpu_host.defaults import server_env
 from paceline.serving.supported_release import installed_release
 from paceline.serving.target.sglang_guard import REFUSED
 from paceline.serving.target.target_updates import LOADING
@@ -17,13 +13,10 @@ LOADS = ("disk", "ipc", "tensor", "distributed")
 
 
 @pytest.fixture(scope="module")
-def scenarios():
+def scenarios(sglang_forks):
     """What the calls of each scenario came to."""
-    env = server_env(["--model-path", "nowhere"], os.environ)
-    command = [sys.executable, str(SCRIPT)]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
-    lines = [line.removeprefix("FOUND ") for line in ended.stdout.splitlines() if line.startswith("FOUND ")]
+    said = sglang_forks.run(SCRIPT.read_text(encoding="utf-8"))
+    lines = [line.removeprefix("FOUND ") for line in said.splitlines() if line.startswith("FOUND ")]
     return dict(map(json.loads, lines))
 
 

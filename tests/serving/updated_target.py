@@ -1,6 +1,6 @@
 """SGLang's own SchedulerWeightUpdaterManager under paceline's hooks, with doubles of all that it calls: prints JSON.
 
-Run apart, and each scenario in a fork: SGLang's registry patches classes for the life of a process.
+Run by sglang_forks.py, each scenario in a further fork: SGLang's registry patches classes for the life of a process.
 """
 
 import dataclasses
@@ -13,16 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from paceline.serving import hook_targets, sglang_hook_install
-
-assert not hook_targets.missing_targets()  # imports SGLang as a scheduler does
-
-from paceline.serving.target.sglang_guard import SglangGuard  # noqa: E402
-from paceline.serving.target.sglang_target import SglangTarget, first_version  # noqa: E402
-from paceline.serving.target.target_updates import TargetUpdates  # noqa: E402
-from sglang.srt import runtime_context  # noqa: E402
-from sglang.srt.managers import io_struct, scheduler  # noqa: E402
-from sglang.srt.managers.scheduler_components import weight_updater  # noqa: E402
+from paceline.serving import sglang_hook_install
+from paceline.serving.target.sglang_guard import SglangGuard
+from paceline.serving.target.sglang_target import SglangTarget, first_version
+from paceline.serving.target.target_updates import TargetUpdates
+from sglang.srt import runtime_context
+from sglang.srt.managers import io_struct, scheduler
+from sglang.srt.managers.scheduler_components import weight_updater
 
 TENSORS = {"serialized_named_tensors": [b""]}
 BROADCAST: dict[str, Any] = {"names": [], "dtypes": [], "shapes": []}

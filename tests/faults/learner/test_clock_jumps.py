@@ -4,8 +4,9 @@ Leases, claims and heartbeats use Redis' own time; a learner's clock only dates 
 """
 
 import pytest
+from made_versions import made_version
 from matrix import cases
-from paceline.buffer.board.version import DraftVersion, VersionState
+from paceline.buffer.board.version import VersionState
 from paceline.buffer.stream.trace_buffer import entry_order
 from waiting import until
 
@@ -62,17 +63,7 @@ def put_canary(world):
     live = world.board.read().rows[0].version
     number = world.board.next_number()
     world.board.register(
-        DraftVersion(
-            number=number,
-            parent=0,
-            target="target",
-            target_version="1",
-            drafter="eagle3",
-            weights_uri=live.weights_uri,
-            sha256=live.sha256,
-            objective="soft",
-            trained_on=("", ""),
-        ),
+        made_version(number, 0, weights_uri=live.weights_uri, sha256=live.sha256),
         "ada",
         "try",
     )

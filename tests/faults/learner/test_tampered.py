@@ -3,9 +3,10 @@
 import shutil
 
 import pytest
+from made_versions import made_version
 from matrix import cases
 from paceline.buffer.board.event_codec import encode_event
-from paceline.buffer.board.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.board.version import BoardEvent, VersionState
 from paceline.buffer.board.weights_file import check_weights, sha256_of
 from paceline.buffer.errors import BoardConflict, DecodeError, WeightsRefused
 from paceline.buffer.keys import EVENTS
@@ -18,17 +19,7 @@ STREAM = EVENTS.name("default")
 
 def make_live(world, number, weights_uri, sha256):
     """What somebody with access to Redis can do: make a version of their own live without any check."""
-    version = DraftVersion(
-        number=number,
-        parent=0,
-        target="target",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri=weights_uri,
-        sha256=sha256,
-        objective="soft",
-        trained_on=("", ""),
-    )
+    version = made_version(number, 0, weights_uri=weights_uri, sha256=sha256)
     for event in (
         BoardEvent(number=number, state=VersionState.CANDIDATE, by="stranger", why="mine", at=1.0, version=version),
         BoardEvent(number=number, state=VersionState.LIVE, by="stranger", why="mine", at=1.0),

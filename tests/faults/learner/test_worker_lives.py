@@ -93,20 +93,6 @@ def test_a_worker_and_its_broker_follow_a_fail_over(build_world, tmp_path):
             assert process.poll() is None
 
 
-@pytest.mark.guarantee("broker-killed")
-def test_a_worker_outlives_its_broker_and_the_board(own_world, killable_redis, worker):
-    world = own_world
-    world.send(BATCH)
-    until(lambda: not world.buffer.counts().pending, "everything to be learned")
-    killable_redis.die()
-    killable_redis.come_back(with_data=False)
-    new = world.send(BATCH)
-    until(lambda: not world.buffer.counts().pending, "everything to be learned")
-    world.assert_accounted(new)
-    world.assert_sound()
-    assert worker.poll() is None
-
-
 #: What makes Redis refuse what Celery or paceline asks of it, and what ends that.
 REFUSALS = {
     "no memory": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
@@ -126,8 +112,11 @@ REFUSALS = {
 }
 
 
+@pytest.mark.guarantee("broker-killed")
 @pytest.mark.guarantee("redis-refuses")
-def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
+def test_a_worker_outlasts_what_redis_refuses_and_outlives_its_broker_and_the_board(
+    own_world, killable_redis, worker, tmp_path
+):
     world = own_world
     refused = []
 
@@ -152,6 +141,12 @@ def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
     world.assert_accounted(world.sent)
     world.assert_sound()
     assert refused == [*REFUSALS]
+    killable_redis.die()
+    killable_redis.come_back(with_data=False)
+    new = world.send(BATCH)
+    until(lambda: not world.buffer.counts().pending, "everything to be learned on the new board")
+    world.assert_accounted(new)
+    world.assert_sound()
     assert worker.poll() is None
 
 
