@@ -22,6 +22,7 @@ def _main(
 ) -> None:
     """Watch the drafts of several servers behind SGLang's router follow one learner through S3; no GPU needed.
 
+    Redis is a primary and a replica behind Sentinels; the primary is killed after three quarters of the requests.
     Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
     """
     with one_line_errors():
