@@ -108,6 +108,10 @@ class SpeculatorReader:
         """Number of the live version; None before there is one."""
         return self._board.read().live
 
+    def has_canary(self) -> bool:
+        """Return whether a version is on trial; traces wait until it is decided, and only traffic decides it."""
+        return self._board.read().canary is not None
+
     def learnt_weights(self) -> Path | None:
         """Folder of the live version's weights; None while that is the draft which the server was started with."""
         state = self._board.read()

@@ -30,10 +30,17 @@ class FleetRun:
     untraced: Sequence[str]  # ids of answered requests of which no trace has arrived
     store: str  # by which drafts came
     fail_over: FailOver
+    releases: Mapping[str, str]  # of SGLang by replica; empty where it has not said
 
 
 def fleet_run(
-    replicas: Mapping[str, Run], results: Sequence[Served], *, untraced: Sequence[str], store: str, fail_over: FailOver
+    replicas: Mapping[str, Run],
+    results: Sequence[Served],
+    *,
+    untraced: Sequence[str],
+    store: str,
+    fail_over: FailOver,
+    releases: Mapping[str, str],
 ) -> FleetRun:
     """Add up the runs of at least one replica; `results` holds all requests, those that nobody answered too."""
     runs = [*replicas.values()]
@@ -46,7 +53,9 @@ def fleet_run(
         stalls_ms=[*chain.from_iterable(run.stalls_ms for run in runs)],
         quiet_ms=[*chain.from_iterable(run.quiet_ms for run in runs)],
     )
-    return FleetRun(whole=whole, replicas=replicas, untraced=untraced, store=store, fail_over=fail_over)
+    return FleetRun(
+        whole=whole, replicas=replicas, untraced=untraced, store=store, fail_over=fail_over, releases=releases
+    )
 
 
 def together(accounts: Sequence[TraceAccount]) -> TraceAccount:
@@ -118,7 +127,7 @@ def print_closing(console: Console, run: FleetRun) -> None:
 def replicas_table(run: FleetRun) -> Table:
     """A row per replica."""
     table = Table(title="replicas", title_justify="left")
-    for heading in ("replica", "requests", "accept length", "swaps", "captured", "dropped"):
+    for heading in ("replica", "SGLang", "requests", "accept length", "swaps", "captured", "dropped"):
         table.add_column(heading)
     for name, part in run.replicas.items():
         lengths = _lengths(part)
@@ -126,6 +135,7 @@ def replicas_table(run: FleetRun) -> Table:
         dropped = part.traces.dropped
         cells = (
             name,
+            run.releases[name] or "unknown",
             str(len(part.results)),
             path or "served nothing",
             str(len(part.swapped)),
@@ -140,6 +150,7 @@ def _replica(run: FleetRun, name: str) -> dict[str, object]:
     part = run.replicas[name]
     began_at = min(result.sent_at for result in run.whole.results)
     return {
+        "sglang": run.releases[name] or None,
         "requests": len(part.results),
         "accept_length": _lengths(part),
         "swaps": len(part.swapped),
@@ -151,7 +162,8 @@ def _replica(run: FleetRun, name: str) -> dict[str, object]:
 
 
 def _fail_over(run: FleetRun) -> dict[str, object]:
-    seen, results = run.fail_over, run.whole.results
+    seen = run.fail_over
+    results = run.whole.results
     wait_ms = seen.longest_wait_ms(results)
     return {
         "after_requests": seen.after_requests,

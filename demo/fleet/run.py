@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class FleetOptions:
     data_dir: Path
     json: Path | None
     seed: int
+    python_of_one: Path | None  # interpreter of the last server; None: as of the others
 
 
 def run_fleet(options: FleetOptions) -> FleetRun:
@@ -55,7 +57,9 @@ def run_fleet(options: FleetOptions) -> FleetRun:
         prompts = _prompts(options, target)
         local = LocalDeployment.on_free_ports(folder)
         began_s = time.monotonic()
-        with fleet_services(local, target, draft, replicas=options.replicas, console=console) as fleet:
+        pythons = [sys.executable] * options.replicas
+        pythons[-1] = str((options.python_of_one or Path(sys.executable)).absolute())
+        with fleet_services(local, target, draft, pythons=pythons, console=console) as fleet:
             run = _serve(fleet, prompts, options, console, began_s=began_s, mlflow_uri=local.mlflow_uri)
         with progress_bar("decoding again without speculation", console) as report:
             checked = lossless_check(
@@ -115,7 +119,14 @@ def _serve(
         for result in results
         if not result.failure and result.prompt.request_id not in served_by
     ]
-    return fleet_run(parts, results, untraced=untraced, store=fleet.store, fail_over=fail_over)
+    return fleet_run(
+        parts,
+        results,
+        untraced=untraced,
+        store=fleet.store,
+        fail_over=fail_over,
+        releases={name: running.reader.replica_status().process.sglang for name, running in fleet.replicas.items()},
+    )
 
 
 def _served_by(fleet: Fleet) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """The services of one run: Redis behind Sentinels, S3, a learner, servers without a shared disk, SGLang's router."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,16 +51,17 @@ class Fleet:
 
 @contextmanager
 def fleet_services(
-    local: LocalDeployment, target: TargetModel, draft: Path, *, replicas: int, console: Console
+    local: LocalDeployment, target: TargetModel, draft: Path, *, pythons: Sequence[str], console: Console
 ) -> Iterator[Fleet]:
     """Everything a run needs, with its files in the folder of `local`; nothing is left running.
 
-    The router has the port of the server in `local`. PacelineError as Service says.
+    There is a server for each interpreter in `pythons`. The router has the port of the server in `local`. PacelineError
+    as Service says.
     """
     store_port = free_port()
     store = f"s3://{BUCKET}"
     logs = local.folder / "logs"
-    names = [f"demo-{number}" for number in range(replicas)]
+    names = [f"demo-{number}" for number in range(len(pythons))]
     with ExitStack() as stack:
         redis = stack.enter_context(redis_behind_sentinels(local.folder / "redis", down_after_s=_DOWN_AFTER_S))
         shared = local.shared_env(target) | s3_env(store_port)
@@ -72,7 +73,7 @@ def fleet_services(
         console.print(f"live page, from now on: http://127.0.0.1:{page_port}/", highlight=False)
         ports = [free_port() for _ in names]
         flags = server_flags(target.folder, draft)
-        with progress_bar(f"starting {replicas} SGLang servers", console) as report:
+        with progress_bar(f"starting {len(names)} SGLang servers", console) as report:
             servers = [
                 sglang_service(
                     flags,
@@ -80,10 +81,11 @@ def fleet_services(
                     log=logs / f"{name}.log",
                     env=shared | {"PACELINE_REPLICA": name, "PACELINE_CACHE_DIR": str(local.folder / name)},
                     report=report if name == names[0] else quiet,
+                    python=python,
                 )
-                for name, port in zip(names, ports, strict=True)
+                for name, port, python in zip(names, ports, pythons, strict=True)
             ]
-            with ThreadPoolExecutor(replicas) as pool:  # all at once: what they wait for is seldom the processor
+            with ThreadPoolExecutor(len(names)) as pool:  # all at once: what they wait for is seldom the processor
                 [*pool.map(stack.enter_context, servers)]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         router = stack.enter_context(router_service(urls, local.server_port, free_port(), log=logs / "router.log"))

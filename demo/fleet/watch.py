@@ -52,8 +52,9 @@ class Watch:
         self._fail_over: FailOver | None = None
 
     def look(self, done: Sequence[Served]) -> int:
-        """Pending traces, as last known while no Redis answers. Raises PacelineError when a service has ended.
+        """Pending traces, as last known while no Redis answers; 0 during a trial, which traffic must decide.
 
+        Raises PacelineError when a service has ended.
         BufferUnavailable when Redis does not answer and was not killed, or for a minute after it was.
         """
         self._fleet.first.ensure_running()
@@ -83,7 +84,8 @@ class Watch:
     def _read(self, done: Sequence[Served]) -> None:
         for running in self._fleet.replicas.values():
             running.reader.swaps()  # a heartbeat lists the newest alone
-        self._pending = self._fleet.first.reader.traces().pending
+        reader = self._fleet.first.reader
+        self._pending = 0 if reader.has_canary() else reader.traces().pending
         if time.monotonic() - self._printed_s >= _LINE_EVERY_S:
             self._print(self._line(done))
             self._printed_s = time.monotonic()

@@ -69,7 +69,14 @@ def fleet(untraced: tuple[str, ...] = ("py-0",), **traces: object) -> FleetRun:
     }
     fail_over = FailOver(after_requests=30, killed_at=31.5, back_at=34.5)
     whole = [served(0, 10), *a, *b]
-    return fleet_run(parts, whole, untraced=untraced, store="s3://drafts/demo", fail_over=fail_over)
+    return fleet_run(
+        parts,
+        whole,
+        untraced=untraced,
+        store="s3://drafts/demo",
+        fail_over=fail_over,
+        releases={"a": "0.5.23", "b": ""},
+    )
 
 
 def test_what_all_replicas_did_is_added_up_and_each_has_its_own() -> None:
@@ -79,6 +86,7 @@ def test_what_all_replicas_did_is_added_up_and_each_has_its_own() -> None:
     assert (report["traces"]["captured"], report["traces"]["dropped"]) == (40, {"gap": 2})
     assert [swap["at_s"] for swap in report["timeline"]["swaps"]] == [11.0, 12.0, 30.0]
     of_b = report["replicas"]["b"]
+    assert [report["replicas"][name]["sglang"] for name in "ab"] == ["0.5.23", None]
     assert (of_b["requests"], of_b["swaps"], of_b["accept_length"]["final"]) == (20, 2, 1.5)
     assert [swap["at_s"] for swap in of_b["timeline"]["swaps"]] == [11.0, 30.0]  # after the first request of all
 
@@ -150,6 +158,7 @@ def test_the_table_and_the_picture_have_a_row_per_replica() -> None:
     console.print(replicas_table(fleet()))
     shown = console.export_text()
     assert "1.50 -> 1.50 -> 1.50 -> 1.50" in shown
+    assert ["0.5.23" in shown, "unknown" in shown] == [True, True]
     upper, lower = fleet_figure(as_json(fleet())).axes
     assert [len([line for line in axes.lines if line.get_gid() == "swap"]) for axes in (upper, lower)] == [1, 2]
     (line,) = [line for line in lower.lines if line.get_gid() == "length py"]
