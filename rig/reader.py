@@ -32,12 +32,16 @@ class TraceAccount:
     set_aside: Mapping[str, int] = field(default_factory=dict)  # delivered, with any other outcome: reason -> traces
 
     @property
+    def arrived(self) -> int:
+        """Traces that Redis has had: the sum of the fields after `silent_s`."""
+        return self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
+
+    @property
     def is_balanced(self) -> bool:
-        """Return whether captured == delivered + dropped, and delivered == the sum of the fields after `silent_s`."""
+        """Return whether captured == delivered + dropped, and delivered == arrived."""
         if self.captured is None or self.delivered is None or self.dropped is None:
             return False
-        arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
-        return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
+        return self.delivered == self.arrived and self.captured == self.delivered + sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,10 @@ class SpeculatorReader:
     def live(self) -> int | None:
         """Number of the live version; None before there is one."""
         return self._board.read().live
+
+    def has_canary(self) -> bool:
+        """Return whether a version is on trial; traces wait until it is decided, and only traffic decides it."""
+        return self._board.read().canary is not None
 
     def learnt_weights(self) -> Path | None:
         """Folder of the live version's weights; None while that is the draft which the server was started with."""

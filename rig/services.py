@@ -200,9 +200,13 @@ def sglang_service(
     env: Mapping[str, str],
     report: Report = quiet,
     start_limit_s: float = 600.0,
+    python: str = sys.executable,
 ) -> Service:
-    """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token."""
-    command = [sys.executable, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]
+    """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token.
+
+    `python` is of the environment whose SGLang serves.
+    """
+    command = [python, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]
     return Service(
         "SGLang server",
         command,

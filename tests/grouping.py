@@ -36,6 +36,7 @@ ORDER = (
     "tests/e2e/test_draft_trees.py",
     "tests/e2e/test_target_updates.py",
     "tests/e2e/test_fleet.py",
+    "tests/e2e/test_fail_over.py",
     "tests/e2e/test_published_drafts.py",
     "tests/e2e/test_catch_up.py",
     "tests/e2e/test_pacing_costs.py",

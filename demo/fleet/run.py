@@ -2,9 +2,9 @@
 
 import asyncio
 import json
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +18,13 @@ from ...rig.processes import ending_signals
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt, domain_prompts
 from ...rig.runs import run_folder
-from ...rig.traffic import Served, pooled
 from ..lossless import lossless_check
 from ..run import CHECKED_REQUESTS, MIN_NEW_TRACES, SETTLE_S
 from ..stages import measured, settle, watched_traffic
 from .picture import write_picture
 from .report import FleetRun, as_json, fleet_run, print_closing
 from .services import Fleet, fleet_services
-
-_LINE_EVERY_S = 5.0
-_RECENT = 24  # requests that the accept length of a line is pooled over
+from .watch import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +38,7 @@ class FleetOptions:
     data_dir: Path
     json: Path | None
     seed: int
+    python_of_one: Path | None  # interpreter of the last server; None: as of the others
 
 
 def run_fleet(options: FleetOptions) -> FleetRun:
@@ -59,7 +57,9 @@ def run_fleet(options: FleetOptions) -> FleetRun:
         prompts = _prompts(options, target)
         local = LocalDeployment.on_free_ports(folder)
         began_s = time.monotonic()
-        with fleet_services(local, target, draft, replicas=options.replicas, console=console) as fleet:
+        pythons = [sys.executable] * options.replicas
+        pythons[-1] = str((options.python_of_one or Path(sys.executable)).absolute())
+        with fleet_services(local, target, draft, pythons=pythons, console=console) as fleet:
             run = _serve(fleet, prompts, options, console, began_s=began_s, mlflow_uri=local.mlflow_uri)
         with progress_bar("decoding again without speculation", console) as report:
             checked = lossless_check(
@@ -87,17 +87,19 @@ def _serve(
 ) -> FleetRun:
     seconds = {"start": time.monotonic() - began_s}
     began_s = time.monotonic()
+    watch = Watch(fleet, console, len(prompts))
     results = asyncio.run(
         watched_traffic(
             fleet.url,
             prompts,
             concurrency=options.concurrency,
             max_tokens=options.max_tokens,
-            look=_look(fleet, console, len(prompts)),
+            look=watch.look,
         )
     )
     seconds["traffic"] = time.monotonic() - began_s
     began_s = time.monotonic()
+    fail_over = watch.fail_over(results)
     for running in fleet.replicas.values():
         settle(running, MIN_NEW_TRACES, SETTLE_S)
     seconds["settle"] = time.monotonic() - began_s
@@ -117,44 +119,20 @@ def _serve(
         for result in results
         if not result.failure and result.prompt.request_id not in served_by
     ]
-    return fleet_run(parts, results, untraced=untraced, store=fleet.store)
+    return fleet_run(
+        parts,
+        results,
+        untraced=untraced,
+        store=fleet.store,
+        fail_over=fail_over,
+        releases={name: running.reader.replica_status().process.sglang for name, running in fleet.replicas.items()},
+    )
 
 
 def _served_by(fleet: Fleet) -> Mapping[str, str]:
     """Request -> the replica that captured it; the router does not tell."""
     buffer = fleet.first.buffer
     return {entry.trace.request_id: entry.trace.replica for entry in buffer.replay(buffer.counts().delivered)}
-
-
-def _look(fleet: Fleet, console: Console, total: int) -> Callable[[Sequence[Served]], int]:
-    """What looks at the fleet while it serves: a line every few seconds, and how many traces are pending."""
-    began_s = time.monotonic()
-    printed_s = float("-inf")
-
-    def look(done: Sequence[Served]) -> int:
-        nonlocal printed_s
-        fleet.first.ensure_running()
-        for running in fleet.replicas.values():
-            running.reader.swaps()  # a heartbeat lists the newest alone
-        if time.monotonic() - printed_s >= _LINE_EVERY_S:
-            printed_s = time.monotonic()
-            console.print(_line(fleet, done, total, printed_s - began_s), highlight=False, soft_wrap=True)
-        return fleet.first.reader.traces().pending
-
-    return look
-
-
-def _line(fleet: Fleet, done: Sequence[Served], total: int, elapsed_s: float) -> str:
-    failed = Counter(bool(result.failure) for result in done)[True]
-    phase = done[-1].prompt.domain if done else "first requests"
-    length = f"{pooled(done[-_RECENT:]).accept_length:.2f}" if done else "unknown"
-    live = fleet.first.reader.live()
-    drafts = {name: running.reader.replica_status().draft_version for name, running in fleet.replicas.items()}
-    named = ", ".join(f"{name} {'unknown' if draft is None else draft}" for name, draft in drafts.items())
-    return (
-        f"[{elapsed_s:5.0f} s] {phase}: requests {len(done)}/{total}, {failed} failed, accept length {length}, "
-        f"live version {'-' if live is None else live}; drafting: {named}"
-    )
 
 
 def _write(console: Console, run: FleetRun, report: Path) -> None:

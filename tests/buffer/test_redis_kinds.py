@@ -13,7 +13,7 @@ from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.dashboards.doctor.board_side import examine_board
 from paceline.learner.app import run_worker
 from paceline.learner.config import LearnerConfig
-from sentinels import sentinels
+from paceline.rig.sentinels import redis_behind_sentinels
 from waiting import until
 
 CLUSTER = (
@@ -77,11 +77,11 @@ def test_a_redis_that_does_not_say_what_it_is_works(own_redis, make_trace):
 
 
 def test_a_sentinel_and_a_replica_are_taken_for_what_they_are(tmp_path, make_trace):
-    with sentinels(tmp_path) as fleet:
+    with redis_behind_sentinels(tmp_path) as fleet:
         host = fleet.url.rpartition("@")[2].partition(",")[0]
         with pytest.raises(BufferUnavailable, match=r"got a Sentinel, expected Redis itself, or sentinel://host:port"):
             connect(f"redis://{host}/0")
-        replica = f"redis://:p%40ss%2Cw%2Frd@127.0.0.1:{fleet.replica}/0"
+        replica = f"redis://:p%40ss%2Cw%2Frd@127.0.0.1:{fleet.replica_port}/0"
         (sentence,) = wrong_of_redis(replica)
         assert sentence.startswith("got a replica, expected the primary")
         with (

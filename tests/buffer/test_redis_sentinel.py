@@ -12,7 +12,7 @@ from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.redis_client import address, broker_options, broker_url, client_for, connect, hosts_of
 from paceline.buffer.redis_sentinel import SentinelUrl
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
-from sentinels import sentinels
+from paceline.rig.sentinels import redis_behind_sentinels
 from waiting import until
 
 CONFIG = BufferConfig(speculator="failing-over")
@@ -21,7 +21,7 @@ PASSWORD = "p@ss,w/rd"
 
 @pytest.fixture
 def fleet(tmp_path):
-    with sentinels(tmp_path) as made:
+    with redis_behind_sentinels(tmp_path) as made:
         yield made
 
 
@@ -46,12 +46,11 @@ def test_a_killed_primary_loses_nothing_that_its_replica_had(fleet, make_trace):
             rounds.put({"round": 1})
         assert client.wait(1, 10_000) == 1  # Redis replicates behind a write: what the replica lacks is lost with it
         fleet.primary.kill()
-        fleet.primary.wait()
         late = make_trace(4)
         with pytest.raises(BufferUnavailable, match=r"traces of its Sentinels, database 2"):
             buffer.append([late])
         until(lambda: goes_through(lambda: buffer.append([late])), "the replica to take over")
-        assert client.client_info()["laddr"] == f"127.0.0.1:{fleet.replica}"
+        assert client.client_info()["laddr"] == f"127.0.0.1:{fleet.replica_port}"
         buffer.append([late])  # as a courier does that heard no answer: once is enough
         assert (buffer.counts().delivered, buffer.counts().pending) == (5, 4)
         board.move(0, VersionState.LIVE, "operator", "a swap in the middle of it")

@@ -22,12 +22,12 @@ from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.redis_client import client_for, connect
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
 from paceline.learner.delivery.publisher import Lineage, publish, publish_initial
+from paceline.rig.sentinels import PASSWORD, SentinelRedis, redis_behind_sentinels
 from paceline.serving import config
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.courier_process import CourierProcess
 from paceline.serving.swap.swapper import Swapper
 from paceline.serving.wire.request_forward import Commit
-from sentinels import Sentinels, sentinels
 from waiting import until
 from wire_forwards import prefill, verify
 
@@ -88,7 +88,7 @@ class Server:
 class Fleet:
     """Two servers behind Sentinels, a board with version 0 live, and who publishes on it."""
 
-    redis: Sentinels
+    redis: SentinelRedis
     servers: list[Server]
     buffer: RedisTraceBuffer
     board: RedisVersionBoard
@@ -139,7 +139,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     (initial / "model.safetensors").write_bytes(b"initial")
     (initial / "config.json").write_text("{}")
     with contextlib.ExitStack() as stack:
-        made = stack.enter_context(sentinels(tmp_path / "redis"))
+        made = stack.enter_context(redis_behind_sentinels(tmp_path / "redis"))
         monkeypatch.setenv("PACELINE_REDIS_URL", made.url)
         client = stack.enter_context(connect(made.url))
         board = RedisVersionBoard(client, CONFIG)
@@ -165,7 +165,7 @@ def test_a_publication_that_the_replica_had_is_swapped_in_everywhere(fleet: Flee
     for server in fleet.servers:
         assert server.asked.wait(60.0)
     assert fleet.client.wait(1, 10_000) == 1
-    fleet.redis.kill_primary()
+    fleet.redis.primary.kill()
     for server in fleet.servers:
         server.may_swap.set()
     fleet.serve(2)
@@ -175,15 +175,23 @@ def test_a_publication_that_the_replica_had_is_swapped_in_everywhere(fleet: Flee
     fleet.serve(2)
 
 
+def cut_off(fleet: SentinelRedis) -> None:
+    """From now on the replica gets nothing of what the primary is given: what is written then dies with that."""
+    with redis.Redis(port=fleet.replica_port, password=PASSWORD) as replica:
+        replica.config_set("masterauth", "none")
+        replica.client_kill_filter(_type="master")
+        until(lambda: replica.info("replication")["master_link_status"] == "down", "the replica to be cut off")
+
+
 @pytest.mark.guarantee("fail-over-in-a-swap")
 def test_a_publication_that_died_with_the_primary_leaves_every_server_it_had_reached(fleet: Fleet) -> None:
-    fleet.redis.cut_off()
+    cut_off(fleet.redis)
     lost = fleet.publish(b"lost")
     early, late = fleet.servers
     early.may_swap.set()
     until(lambda: early.draft_version == lost, "the first server to draft with it")
     assert late.asked.wait(60.0)
-    fleet.redis.kill_primary()
+    fleet.redis.primary.kill()
     late.may_swap.set()
     fleet.serve(2)
     until(fleet.is_back, "the replica to take over")

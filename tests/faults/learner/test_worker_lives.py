@@ -14,7 +14,7 @@ from celery.beat import Scheduler
 from paceline.buffer.errors import BufferUnavailable
 from paceline.learner.app import make_app
 from paceline.learner.config import from_env
-from sentinels import sentinels
+from paceline.rig.sentinels import redis_behind_sentinels
 from waiting import until
 
 BATCH = 16
@@ -77,14 +77,13 @@ def test_a_worker_and_its_broker_follow_a_fail_over(build_world, tmp_path):
         with suppress(BufferUnavailable):
             return not world.buffer.counts().pending
 
-    with sentinels(tmp_path / "redis") as fleet:
+    with redis_behind_sentinels(tmp_path / "redis") as fleet:
         world = build_world(fleet.url)
         with working(world, tmp_path) as process:
             world.send(BATCH)
             until(is_all_learnt, "everything to be learned")
             assert world.client.wait(1, 10_000) == 1
             fleet.primary.kill()
-            fleet.primary.wait()
             until(lambda: is_all_learnt() is not None, "the replica to take over")
             world.send(BATCH)
             until(is_all_learnt, "what came after the fail-over to be learned")
