@@ -46,7 +46,8 @@ def _with_dense_weights(config: Any, self: Any, layer: Any, prefix: str) -> Any:
 
 
 def _apply(layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    return linear(x, layer.dense_weight.to(x.dtype), bias)
+    weight: Tensor = layer.dense_weight
+    return linear(x, weight.to(x.dtype), bias)
 
 
 def _dequantise(layer: Any) -> None:
@@ -65,14 +66,16 @@ def _matrix(found: dict[str, Tensor], widths: Sequence[int]) -> Tensor:
     from sglang.srt.hardware_backend.xpu.quantization import int4pack_utils as four_bits  # noqa: PLC0415 - as above
 
     if "weight_packed" in found:  # compressed-tensors
-        codes = four_bits.unpack_compressed_tensors_qweight(found["weight_packed"])
+        codes: Tensor = four_bits.unpack_compressed_tensors_qweight(found["weight_packed"])
         return (codes - 8) * _spread(found["weight_scale"], codes)
     if "g_idx" in found:  # GPTQ, which stores a zero less one
+        codes = four_bits.unpack_gptq_qweight(found["qweight"])
         group = found["g_idx"].long()
-        zeros = four_bits.unpack_gptq_qzeros(found["qzeros"])[group] + 1
-        return ((four_bits.unpack_gptq_qweight(found["qweight"]) - zeros) * found["scales"][group]).T
+        zeros: Tensor = four_bits.unpack_gptq_qzeros(found["qzeros"])[group] + 1
+        return ((codes - zeros) * found["scales"][group]).T
     if "qweight" in found:  # AWQ
-        codes, zeros = (four_bits.unpack_awq_to_codes(found[i], len(found[i])).int() for i in ("qweight", "qzeros"))
+        codes = four_bits.unpack_awq_to_codes(found["qweight"], len(found["qweight"])).int()
+        zeros = four_bits.unpack_awq_to_codes(found["qzeros"], len(found["qzeros"])).int()
         return ((codes - _spread(zeros, codes)) * _spread(found["scales"], codes)).T
     weight = found["weight"]
     scale = found.get("weight_scale", found.get("weight_scale_inv"))

@@ -22,7 +22,7 @@ _HEAD: Final = "lm_head.weight"
 def check_draft(server_args: Any) -> None:
     """ConfigError where SGLang would quantise the draft, not load it, or compute it in another dtype than the target.
 
-    A learned draft has plain weights. Of another dtype, the draft would end SGLang at its first request.
+    A learned draft has plain weights. In another dtype it would meet hidden states that SGLang does not cast.
     """
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
