@@ -72,7 +72,7 @@ help:
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks, get other weights, die or stand behind a router; every published draft"
+	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks, get other weights, die or stand behind a router; the demo; every published draft"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus, real processes killed"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"

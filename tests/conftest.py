@@ -360,7 +360,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
     with FileLock(folder.with_suffix(".lock")):  # the second worker waits for the first one's target
-        target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0, batch_windows=4)).folder
+        target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder
         return target, ensure_random_draft(target, folder / "draft", seed=0)
 
 

@@ -12,7 +12,7 @@ from paceline.rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from paceline.rig.models.target import target_key
 from paceline.rig.models.training import TrainPlan
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS = 24, 16
 KEYS = {
