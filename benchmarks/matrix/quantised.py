@@ -25,7 +25,8 @@ Format = Callable[[Tensor], Mapping[str, Tensor]]
 
 def _scaled(weight: Tensor, largest: float, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """The matrix with each block's values in -largest to largest, and the scales of the blocks."""
-    blocks = weight.unflatten(0, (-1, rows)).unflatten(2, (-1, columns))
+    height, width = weight.shape
+    blocks = weight.reshape(height // rows, rows, width // columns, columns)
     scale = blocks.abs().amax((1, 3), keepdim=True) / largest
     return (blocks / scale).reshape(weight.shape), scale[:, 0, :, 0]
 
@@ -58,7 +59,7 @@ def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _packed(codes: Tensor) -> Tensor:
     """Eight numbers of a row in one of 32 bits, the first in the lowest."""
-    shifted = codes.unflatten(1, (-1, 8)) << torch.arange(0, 32, 4)
+    shifted = codes.reshape(len(codes), -1, 8) << torch.arange(0, 32, 4)
     return shifted.sum(2).to(torch.uint32).view(torch.int32)
 
 
@@ -69,7 +70,7 @@ def _compressed_int4(weight: Tensor) -> Mapping[str, Tensor]:
 
 def _awq(weight: Tensor) -> Mapping[str, Tensor]:
     codes, scale = _int4(weight)
-    ordered = codes.T.unflatten(1, (-1, 8))[..., _AWQ_ORDER].flatten(1)
+    ordered = codes.T.reshape(codes.shape[1], -1, 8)[..., _AWQ_ORDER].flatten(1)
     zeros = _packed(torch.full_like(scale.T, 8, dtype=torch.int64))
     return {"qweight": _packed(ordered), "qzeros": zeros, "scales": scale.T.half()}
 
