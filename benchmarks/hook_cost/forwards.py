@@ -100,6 +100,8 @@ def _request(request_id: str, custom_params: Any) -> Any:
         sampling_params=params,
         grammar=None,
         lora_id=None,
+        extra_key=None,
+        routing_key=None,
         multimodal_inputs=None,
         input_embeds=None,
         origin_input_ids=list(range(PROMPT_TOKENS)),

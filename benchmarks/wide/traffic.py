@@ -195,6 +195,7 @@ def request(prompt_tokens: int) -> Any:
         min_new_tokens=0, logit_bias=None, custom_params=None,
     )  # fmt: skip
     plain = {"grammar": None, "lora_id": None, "multimodal_inputs": None, "input_embeds": None}
+    plain |= {"extra_key": None, "routing_key": None}
     req = SimpleNamespace(
         rid="0" * 32, sampling_params=params, origin_input_ids=range(prompt_tokens), output_ids=[], **plain
     )

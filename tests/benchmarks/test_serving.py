@@ -217,6 +217,7 @@ def target(tmp_path):
     from paceline.rig.models.target import train_tokenizer
 
     train_tokenizer(["riders hold wheels " * 20]).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 2048}')
     return TargetModel(tmp_path, "t", {}, 0)
 
 

@@ -17,6 +17,7 @@ from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.plain_text import masked
 from paceline.buffer.redis_client import TIMEOUT_S, connect
 from paceline.buffer.stream.redis_stream import RedisTraceBuffer
+from waiting import until
 
 CONFIG = BufferConfig()
 
@@ -45,7 +46,7 @@ def test_who_is_refused_is_told_so_without_the_password_and_leaves_no_connection
             with pytest.raises(BufferUnavailable, match="user and password") as caught:
                 connect(own_redis.url.replace("//", f"//{user}"))
             assert "secret" not in str(caught.value)
-            assert client.info("clients")["connected_clients"] == 1
+            until(lambda: client.info("clients")["connected_clients"] == 1, "Redis to notice that it was closed")
 
 
 @pytest.mark.parametrize(
