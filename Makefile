@@ -67,7 +67,7 @@ DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_wh
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make demo-chat  the same on a chat model that a package brings, with questions and answers; half an hour"
-	@echo "make fleet    three servers behind SGLang's router, a learner elsewhere, drafts through S3   ARGS=\"--requests 120\""
+	@echo "make fleet    three servers behind SGLang's router, drafts through S3, Redis behind Sentinels that fails over   ARGS=\"--requests 120\""
 	@echo "make site     the documents as pages that need no other host, every link checked: build/site/index.html"
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
