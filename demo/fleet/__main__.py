@@ -10,7 +10,7 @@ from ...dashboards.terminal import fail, needing_extra, one_line_errors
 
 def _main(
     *,
-    requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
+    requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 240,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 9,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 64,
     replicas: Annotated[int, typer.Option(min=2, max=9, help="Servers behind the router.")] = 3,
