@@ -10,6 +10,8 @@ from typing import Any, Final
 
 #: Stage 1, in every SGLang process; the others are installed from inside it, in the scheduler process alone.
 INIT_MODEL_WORKER: Final = "sglang.srt.managers.scheduler.Scheduler.init_model_worker"
+#: In the HTTP process alone.
+HANDLE_REQUEST: Final = "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request"
 #: 0.5.22 added keyword arguments to this one (for watermarks) and to DRAFT_PREFILL (`kv_loc_plan`): a hook body names
 #: what it reads, which is in front in every release, and takes whatever else comes.
 EAGLE_SAMPLE: Final = "sglang.srt.speculative.eagle_utils.eagle_sample"
@@ -45,6 +47,7 @@ OVERLAPS: Final = "sglang.srt.managers.scheduler.Scheduler.is_disable_overlap_fo
 FINISH: Final = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
 TARGETS: Final = (
     INIT_MODEL_WORKER,
+    HANDLE_REQUEST,
     EAGLE_SAMPLE,
     DRAFT_PREFILL,
     FORWARD_PREFILL,

@@ -1,11 +1,12 @@
 """SGLang's entry point into paceline (group ``sglang.srt.plugins``).
 
-Stage 1 (`register`) runs in every SGLang process and touches one target. Stage 2 runs inside
-``Scheduler.init_model_worker``: in the scheduler process alone, before weights are loaded and graphs captured.
+Stage 1 (`register`) runs in every SGLang process and touches one target, in the one that answers HTTP two. Stage 2 runs
+inside ``Scheduler.init_model_worker``: in the scheduler process alone, before weights are loaded and graphs captured.
 Nothing in here may stop the server: a fault turns capture off, with the reason in the log and in the heartbeat.
 """
 
 import logging
+import multiprocessing
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from ..buffer.errors import CaptureUnavailable, PacelineError
 from ..buffer.plain_text import printable
 from ..buffer.retention import forbid_core_dumps
 from ..buffer.settings.kinds import PacingName
-from . import config, hook_targets, sglang_hook_install, sglang_speculation
+from . import config, hook_targets, sglang_hook_install, sglang_responses, sglang_speculation
 from .breaker import Breaker
 from .supported_release import check_release
 
@@ -33,6 +34,8 @@ def register() -> None:
             if settings.buffer.keeps_nothing:
                 forbid_core_dumps()  # in every process of SGLang, since all hold prompts, and so in the courier too
             _hook_scheduler(settings)
+            if multiprocessing.parent_process() is None:  # the others would import SGLang's HTTP server for nothing
+                _hook_responses()
     except PacelineError as fault:
         log.error("paceline: capture and swaps are off: %s", fault)  # noqa: TRY400 - the message says it all
     except Exception:  # an exception leaving a plugin could keep SGLang from starting
@@ -46,6 +49,12 @@ def _hook_scheduler(settings: config.ServingConfig) -> None:
         _start(scheduler, settings)
 
     HookRegistry.register(hook_targets.INIT_MODEL_WORKER, start, HookType.BEFORE)
+
+
+def _hook_responses() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(hook_targets.HANDLE_REQUEST, sglang_responses.answer, HookType.AROUND)
 
 
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:

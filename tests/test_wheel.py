@@ -27,7 +27,7 @@ EXTRAS_OF_PARTS = {
     "demo.fleet": "fleet",
 }
 # Brought by the environment that paceline[serving] is installed into.
-ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision", "triton"}
+ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision", "triton", "fastapi", "pydantic"}
 # Stand-ins for other packages, found by the CPU host's path and never under paceline's name.
 STUBS = "serving/cpu_host/stubs"
 NOT_PRODUCT = {"demo", "rig"}

@@ -105,7 +105,7 @@ def flags(target: Path, draft: Path, chain: Iterable[str] = CHAIN) -> list[str]:
         "--chunked-prefill-size", str(CHUNK_TOKENS), "--speculative-algorithm", "EAGLE3",
         # Admits requests without keeping room for what they will generate, however far apart they arrive.
         "--schedule-conservativeness", "0.1",
-        "--speculative-draft-model-path", str(draft), *chain,
+        "--speculative-draft-model-path", str(draft), *chain, "--chat-template", "chatml",
     ]  # fmt: skip
 
 

@@ -128,6 +128,8 @@ def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks_and_is_sile
                 until(lambda seen=3 * (wave + 1): sum(buffer.counts().acked.values()) == seen, "the asked round", 120.0)
             assert buffer.counts().pending == 0
             assert not buffer.take_ask()
+            # A round acknowledges its traces before it ends.
+            until(lambda: board.members()["learner:test-0"].said.kind != "learning", "the end of the round")
             assert not board.members()["learner:test-0"].said.ended
         finally:
             worker.kill()
