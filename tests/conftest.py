@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -137,6 +138,10 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
     with connect(redis_url, timeout_s=REDIS_PATIENCE_S) as client:
         client.flushall()
         yield client
+        # A slow MLflow is told in a thread that reads the board: it would connect again behind the close.
+        for thread in threading.enumerate():
+            if thread.name == "paceline-mlflow":
+                thread.join(REDIS_PATIENCE_S)
 
 
 @pytest.fixture
