@@ -60,7 +60,7 @@ FAULTS := tests/faults tests/e2e/test_canary.py tests/e2e/test_redis_and_courier
 DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-chat fleet site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
+.PHONY: help setup demo demo-chat fleet site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases try-release \
   test-wheel lint check bench bench-gpu bench-growth bench-hooks bench-learning bench-outage bench-rollouts bench-serving \
   bench-soak bench-width compatibility compatibility-rows
 
@@ -167,6 +167,10 @@ test-releases:
 	  tests/e2e/test_sampled.py tests/e2e/test_target_updates.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
+
+# What another release of SGLang changes in what the hooks touch, their tests on it, and the rows that users start with.
+try-release: $(READY)
+	@$(PY) -m paceline.benchmarks.release $(RELEASE)
 
 # Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end; and
 # the packages that chat prompts are read from, 11 MB.
