@@ -151,11 +151,16 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": (
         "weight_update_runners speculative_num_steps adaptive_controller draft_worker"
     ),
-    "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker": "draft_runner",
+    "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker": "draft_runner target_worker",
+    "sglang.srt.managers.tp_worker.TpModelWorker": "model_runner",
     "sglang.srt.speculative.eagle_info.EagleDraftInput": "topk_p topk_index hidden_states",
     "sglang.srt.managers.utils.GenerationBatchResult": "logits_output next_token_ids",
     "sglang.srt.model_executor.forward_batch_info.ForwardMode": "EXTEND",
-    "sglang.srt.model_executor.model_runner.ModelRunner": "device gpu_id dtype model model_config weight_updater",
+    "sglang.srt.model_executor.model_runner.ModelRunner": (
+        "device gpu_id dtype model model_config weight_updater lora_manager"
+    ),
+    "sglang.srt.lora.lora_manager.LoRAManager": "lora_refs",
+    "sglang.srt.lora.lora_registry.LoRARef": "lora_name",
     "sglang.srt.configs.model_config.ModelConfig": "model_path revision model_is_mrope",
     "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater": "update_weights_from_tensor",
 }

@@ -52,7 +52,13 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
 
     swaps = SwapRecord()
     counts = CaptureCounts()
-    choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)
+    choice = RequestChoice(
+        settings.sample_rate,
+        counts,
+        lambda: swap.draft_version,
+        lambda: updates.judging,
+        takes_adapters=settings.capture_features,
+    )
     share = SchedulerShare(
         shared=shared,
         identity=identity,

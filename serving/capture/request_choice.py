@@ -26,11 +26,15 @@ class RequestChoice:
         counts: CaptureCounts,
         draft_version: Callable[[], int],
         target_version: Callable[[], str],
+        *,
+        takes_adapters: bool = True,
     ) -> None:
+        """`takes_adapters`: whether requests with a LoRA adapter are captured."""
         self._sample_rate = sample_rate
         self._counts = counts
         self._draft_version = draft_version
         self._target_version = target_version
+        self._takes_adapters = takes_adapters
         self._known: tuple[tuple[str, ...], int, str] | None = None  # request ids of the last batch, and the versions
         self._chosen: Chosen | None = None  # of it
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
@@ -84,7 +88,7 @@ class RequestChoice:
             return SkipReason.HEALTH_CHECK
         if opts_out(req):
             return SkipReason.OPTED_OUT
-        if req.lora_id is not None:
+        if req.lora_id is not None and not self._takes_adapters:
             return SkipReason.LORA
         if req.multimodal_inputs is not None or req.input_embeds is not None:
             return SkipReason.NOT_TEXT

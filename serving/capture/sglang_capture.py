@@ -35,7 +35,7 @@ from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
 from .request_choice import RequestChoice
 from .scaled_rows import scaled_rows
-from .sglang_requests import commit_of, facts_of, ids_before
+from .sglang_requests import adapter_of, commit_of, facts_of, ids_before
 from .teacher import has_best_alone, rows_of, teacher_of
 
 #: What a hook attaches to a forward.
@@ -160,7 +160,7 @@ class SglangCapture:
             tensors[COMMITTED_LOGPROBS] = rows_of(committed_logprobs(result, verify_input, batch, logits), rows)
         return tensors
 
-    def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
+    def _before_draft_prefill(self, worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = self._plain = None
         self.choice.forget()
@@ -170,7 +170,7 @@ class SglangCapture:
         if chosen is not None:
             hidden = hidden if self._settings.features else None
             with losing_on_fault(self._lose_launched, chosen):
-                self._prefill = self._prefilled(chosen, batch, hidden, decoding)
+                self._prefill = self._prefilled(chosen, batch, hidden, decoding, worker=worker)
                 self._plain = self._decoded(chosen, batch, hidden, decoding)
 
     def _decoded(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> _Launched | None:
@@ -192,7 +192,9 @@ class SglangCapture:
             on_copy_failed=self._copy_failed,
         )
 
-    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> _Launched | None:
+    def _prefilled(
+        self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int], *, worker: Any
+    ) -> _Launched | None:
         """None when nothing of this prefill will be kept: it reads the middle of long prompts."""
         rows = [row for row in whole.rows if row not in decoding]
         if rows and not whole.target_version:
@@ -206,7 +208,8 @@ class SglangCapture:
             tensors[FEATURES] = self._settings.sent(gathered(hidden, kept))
         ends = itertools.accumulate(one.end - one.begin for one in kept)
         spans = tuple((one.start, end - (one.end - one.begin), end) for one, end in zip(kept, ends, strict=True))
-        facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)
+        reqs = [batch.reqs[one.row] for one in kept]
+        facts = tuple(facts_of(req, adapter_of(worker, req)) for req in reqs)
         # Features are all that a learner needs of what was read before; without them it needs the tokens.
         prefixes = () if hidden is not None else tuple(ids_before(batch.reqs[one.row], one.start) for one in kept)
 

@@ -19,8 +19,18 @@ OPT_OUT_MARK = "paceline-opt-out"
 MAX_TENANT_CHARS = 128
 
 
-def facts_of(req: Any) -> RequestFacts:
-    """What the client asked for."""
+def adapter_of(draft_worker: Any, req: Any) -> str:
+    """Name of the LoRA adapter that the target answers a request with; empty without one.
+
+    Its id differs from server to server. `draft_worker` is SGLang's EagleDraftWorker.
+    """
+    if req.lora_id is None:
+        return ""
+    return str(draft_worker.target_worker.model_runner.lora_manager.lora_refs[req.lora_id].lora_name)
+
+
+def facts_of(req: Any, adapter: str = "") -> RequestFacts:
+    """What the client asked for. `adapter` stands for the label and the tenant where it named none."""
     params = req.sampling_params
     greedy = is_greedy(params)
     edited = is_counted(params) or bool(params.logit_bias) or req.grammar is not None
@@ -28,8 +38,8 @@ def facts_of(req: Any) -> RequestFacts:
     temperature = 0.0 if greedy else float(params.temperature)
     sampling = Sampling(temperature, int(params.top_k), float(params.top_p), edited)
     custom = custom_params_of(params)
-    tenant = str(custom.get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
-    label, is_refused = _label_of(custom)
+    tenant = str(custom.get(TENANT_KEY, "") or adapter)[:MAX_TENANT_CHARS]
+    label, is_refused = _label_of(custom, adapter)
     rule = VerdictRule.GREEDY if greedy else sampled_rule()
     prompt = prompt_key(req.origin_input_ids)
     return RequestFacts(
@@ -37,11 +47,11 @@ def facts_of(req: Any) -> RequestFacts:
     )
 
 
-def _label_of(custom_params: dict[str, Any]) -> tuple[str, bool]:
+def _label_of(custom_params: dict[str, Any], adapter: str) -> tuple[str, bool]:
     """The label that the client named, and whether it named one that is refused; null and "" name none."""
     named = custom_params.get(LABEL_KEY)
     if named is None or named == "":
-        return "", False
+        return adapter if is_label(adapter) else "", False
     return (named, False) if is_label(named) else ("", True)
 
 

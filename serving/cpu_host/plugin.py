@@ -1,6 +1,7 @@
 """SGLang general plugin `paceline_cpu_host`: makes `--attention-backend cpu_sdpa` exist, and speculation sample."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 from .config import is_wanted_here
@@ -11,6 +12,7 @@ _VERIFY_USES_GREEDY: Final = "sglang.srt.speculative.eagle_utils._verify_uses_gr
 _CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton"
 _ROW_ARGMAX: Final = "sglang.kernels.ops.speculative.row_argmax.row_argmax"
 _SYNCHRONIZE: Final = "torch.cuda.synchronize"
+_LORA_MANAGER: Final = "sglang.srt.lora.lora_manager.LoRAManager.__init__"
 _QUANTISATION: Final = "sglang.srt.layers.quantization.get_quantization_config"
 #: What the sampling branch of `eagle_sample` calls beside that one; the `sgl_kernel` stand-in has them for a CPU.
 _SAMPLING_KERNELS: Final = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
@@ -69,6 +71,7 @@ def _register_hooks() -> None:
     HookRegistry.register(_ROW_ARGMAX, _row_argmax, HookType.REPLACE)
     HookRegistry.register(_SYNCHRONIZE, _synchronize, HookType.REPLACE)
     HookRegistry.register(_QUANTISATION, _with_dense_weights, HookType.AROUND)
+    HookRegistry.register(_LORA_MANAGER, _without_pinning, HookType.BEFORE)
 
 
 def _support_triton(original: Any, backend: str) -> bool:
@@ -107,6 +110,27 @@ def _with_dense_weights(original: Any, quantization: str) -> Any:
     from .dense_weights import dense_config  # noqa: PLC0415 - only a server with quantised weights needs it
 
     return dense_config(original, quantization)
+
+
+def _without_pinning(*_: Any, **__: Any) -> None:
+    """Have torch pin no memory in a process with adapters, which SGLang copies from there whatever the device."""
+    import torch  # noqa: PLC0415 - only a server with adapters needs it
+
+    def unpinned(make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def made(*args: Any, **named: Any) -> Any:
+            named.pop("pin_memory", None)
+            return make(*args, **named)
+
+        return made
+
+    for make in (torch.tensor, torch.empty, torch.zeros, torch.arange):
+        setattr(torch, make.__name__, unpinned(make))
+    torch.Tensor.pin_memory = _same  # type: ignore[method-assign]
+
+
+def _same(tensor: Any, _device: Any = None) -> Any:
+    return tensor
 
 
 def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own

@@ -33,7 +33,7 @@ class SkipReason(StrEnum):
     SAMPLED_OUT = "sampled_out"
     OPTED_OUT = "opted_out"
     HEALTH_CHECK = "health_check"
-    LORA = "lora"  # an adapter is another target; traces of several would be learned as one
+    LORA = "lora"  # hidden states that the learner recomputes would be those of the target without its adapter
     NOT_TEXT = "not_text"  # images, audio or embeddings: its token ids are not what the target read
 
 

@@ -14,7 +14,7 @@ from paceline.serving.capture.outbox import Outbox
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY, OPT_OUT_MARK
+from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY, OPT_OUT_MARK, TENANT_KEY
 from paceline.serving.capture.teacher import best_tokens
 from paceline.serving.courier.split import split
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
@@ -102,7 +102,6 @@ def test_a_label_is_kept_where_it_is_short_plain_text_and_anything_else_is_captu
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"lora_id": "adapter"}, SkipReason.LORA),
         ({"multimodal_inputs": object()}, SkipReason.NOT_TEXT),
         ({"input_embeds": [[0.5]]}, SkipReason.NOT_TEXT),
         ({"custom_params": {OPT_OUT_KEY: True}}, SkipReason.OPTED_OUT),
@@ -115,6 +114,27 @@ def test_what_is_no_plain_text_request_of_this_target_is_skipped_and_counted(cap
     capture._before_draft_prefill(None, served, None)
     assert capture._prefill is None
     assert capture.choice._counts.skipped == {reason: 1}
+
+
+def test_an_adapter_stands_for_label_and_tenant_where_the_client_named_none(capture):
+    named = {"custom_params": {LABEL_KEY: "poems", TENANT_KEY: "ann"}}
+    reqs = [request("a", lora_id="7f"), request("b", lora_id="7f", **named), request("c"), request("d", lora_id="8e")]
+    refs = {"7f": SimpleNamespace(lora_name="poet"), "8e": SimpleNamespace(lora_name="of two words")}
+    worker = SimpleNamespace(model_runner=SimpleNamespace(lora_manager=SimpleNamespace(lora_refs=refs)))
+    worker = SimpleNamespace(target_worker=worker)
+    facts = [sglang_requests.facts_of(req, sglang_requests.adapter_of(worker, req)) for req in reqs]
+    assert [(one.label, one.tenant) for one in facts] == [
+        ("poet", "poet"), ("poems", "ann"), ("", ""), ("", "of two words")
+    ]  # fmt: skip
+    assert not any(one.is_label_refused for one in facts)
+
+
+def test_without_hidden_states_a_request_with_an_adapter_is_skipped_and_counted():
+    counts = CaptureCounts()
+    choice = RequestChoice(1.0, counts, int, str, takes_adapters=False)
+    served = batch_of([request("a", prompt=range(1), lora_id="7f")], extend_lens=[1], prefix_lens=[0])
+    assert choice.choose(served, is_prefill=True) is None
+    assert counts.skipped == {SkipReason.LORA: 1}
 
 
 def test_a_skipped_request_counts_once_whatever_chunks_its_prompt_is_read_in_and_however_often(capture):
