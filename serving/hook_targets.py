@@ -79,7 +79,7 @@ TARGETS: Final = (
 #: being installed: it fails at the first request, or the first swap.
 USED: Final[Mapping[str, str]] = {
     "sglang.srt.plugins.hook_registry.HookRegistry": "register apply_hooks _patched",
-    "sglang.srt.server_args.ServerArgs": "port download_dir",
+    "sglang.srt.server_args.ServerArgs": "port download_dir resolve_once check_server_args",
     # What get_parallel() and get_spec() of sglang.srt.runtime_context answer. Ranks are asked there and of no
     # ModelRunner, whose own tp_size went with 0.5.22.
     "sglang.srt.arg_groups.fields.parallel.Parallel": (

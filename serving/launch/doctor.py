@@ -99,6 +99,8 @@ def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
     try:
         load_plugins()  # as the launcher does: they add choices to flags
         server_args = prepare_server_args(list(flags))
+        server_args.resolve_once()
+        server_args.check_server_args()
         publish(server_args, role="tokenizer")
     except SystemExit:
         yield Finding("flags", Level.WRONG, "SGLang's command line does not take these flags; its message is above")

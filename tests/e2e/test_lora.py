@@ -91,7 +91,7 @@ def test_one_draft_learns_from_all_adapters_and_is_replayed_as_it_served(served,
     load = partial(load_draft, embedding=load_target_embedding(served.target))
     initial = register(served, served.draft)
     served.board.move(initial, VersionState.LIVE, "test", "served from the start")
-    parts = [traces_of(served, f"learn-{part}", 160 * part) for part in range(4)]
+    parts = [traces_of(served, f"learn-{part}", 160 * part) for part in range(3)]
     learn = [trace for traces, _ in parts for trace in traces]
     for traces, answers in parts:
         assert [trace.tokens[trace.context_len :].tolist() for trace in traces] == answers
@@ -99,13 +99,13 @@ def test_one_draft_learns_from_all_adapters_and_is_replayed_as_it_served(served,
     assert [(trace.label, trace.tenant) for trace in learn[:3]] == [("", ""), ("poet", "poet"), ("clerk", "clerk")]
     assert_replayed_as_served(load(served.draft), learn)
 
-    trainer = DraftTrainer(load(served.draft), TrainingPlan(steps=3, passes=8))
+    trainer = DraftTrainer(load(served.draft), TrainingPlan(steps=3, passes=4))
     trainer.fit(learn, [])
     save_draft(trainer.draft, tmp_path / "learned")
     number = register(served, tmp_path / "learned")
     served.board.move(number, VersionState.LIVE, "test", "learned")
     until(lambda: served.status().draft_version == number, "the swap")
-    traces, _ = traces_of(served, "after", 640)
+    traces, _ = traces_of(served, "after", 480)
     assert {trace.draft_version for trace in traces} == {number}
     assert_replayed_as_served(load(tmp_path / "learned"), traces)
     before = lengths_of(load(served.draft), traces)

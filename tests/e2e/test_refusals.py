@@ -66,6 +66,18 @@ def test_the_doctor_says_of_the_real_sglang_what_will_happen(rig):
 
 
 @pytest.mark.servers
+def test_the_doctor_says_that_sglang_paces_no_server_with_adapters(rig):
+    given = ["--model-path", str(rig.target), "--device", "cpu", "--speculative-algorithm", "EAGLE3"]
+    given += ["--speculative-draft-model-path", str(rig.draft), "--enable-lora", "--lora-target-modules", "q_proj"]
+    given += ["--max-lora-rank", "8"]
+    for more, level in (([], "ok"), (["--speculative-adaptive"], "wrong")):
+        ended = run("doctor", "--json", "--", *given, *more, PACELINE_REDIS_URL=rig.redis_url)
+        found = {one["topic"]: (one["level"], one["sentence"]) for one in map(json.loads, ended.stdout.splitlines())}
+        assert found["flags"][0] == level, found["flags"]
+    assert "does not support --speculative-adaptive" in found["flags"][1]
+
+
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("flags", "level", "said"),
     [
