@@ -13,9 +13,15 @@ HEAD = "EAGLE-3"
 EAGLE_3_1 = "EAGLE-3.1"
 HALF_VOCABULARY = "half the vocabulary"
 BFLOAT16 = "bfloat16"
+#: The layer of the target's own checkpoint, and the family that has one.
+MTP = "MTP"
+MIMO = "MiMo"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
+
+#: transformers has no MiMo: its checkpoints bring the class of their config.
+MIMO_FLAGS = f"{CHAIN_FLAGS} --trust-remote-code"
 
 #: What keeps the draft as its file has it.
 PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
@@ -53,6 +59,11 @@ class Row:
     def key(self) -> str:
         """Factor and name; unique among ROWS."""
         return f"{self.factor}: {self.name}"
+
+    @property
+    def algorithm(self) -> str:
+        """What `--speculative-algorithm` says."""
+        return "NEXTN" if self.head == MTP else "EAGLE3"
 
     @property
     def shown_flags(self) -> str:
@@ -94,6 +105,7 @@ ROWS: Sequence[Row] = (
             LLAMA_3, "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
         )
     ),
+    Row(factor="target", name="MiMo, its own MTP layer", flags=MIMO_FLAGS, family=MIMO, head=MTP),
     *(
         _quantised(name, weights=name)
         for name in (

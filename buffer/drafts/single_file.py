@@ -1,13 +1,13 @@
 """Brings a draft into the one form that paceline swaps and publishes: config.json and one model.safetensors.
 
-A draft in shards, or pickled, is written again into paceline's cache, once for its contents. A pickle is read here and
-nowhere else, by torch's reader that makes tensors and runs no code.
+A draft in shards, pickled, or in its target's checkpoint is written again into paceline's cache, once for its contents.
+A pickle is read here and nowhere else, by torch's reader that makes tensors and runs no code.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from ..board.weights_file import WEIGHTS_FILE, sha256_of
 from ..errors import ConfigError
 from .checkpoint import CONFIG_FILE, WeightFiles, local_folder, weight_files
+from .mtp_layer import config_of_layer, digest_of_layer, is_mtp, read_layer
 
 
 def draft_folder(
@@ -26,6 +27,7 @@ def draft_folder(
 ) -> Path:
     """Folder with config.json and one model.safetensors of the draft `name`: its own, or one made in `cache`.
 
+    The draft of a target that drafts by a layer of its own (mtp_layer) is that layer alone.
     `name`, `revision` and `download_dir` are those of `local_folder`. Blocks on the disk: shards and pickles are read
     whole at every call, and written at the first. Several processes may call it for one draft at a time. ConfigError
     when there is no such draft, a part of it is missing, or a pickle holds anything but tensors by name; OSError when
@@ -36,14 +38,24 @@ def draft_folder(
     if not config.is_file():
         raise ConfigError(f"{folder}: got no {CONFIG_FILE}, expected the folder of a draft")
     weights = weight_files(folder)
+    if is_mtp(config):
+        tensors = read_layer(weights)
+        text = config_of_layer(config)
+        return _kept(cache, digest_of_layer(text, tensors), text, lambda: tensors)
     if weights.files == (folder / WEIGHTS_FILE,):
         return folder
+    text = config.read_text(encoding="utf-8")
+    return _kept(cache, _digest(config, *weights.files), text, lambda: _tensors(folder, weights))
+
+
+def _kept(cache: Path, digest: str, config: str, tensors: Callable[[], Mapping[str, Tensor]]) -> Path:
+    """The folder of this digest in `cache`, written if it is not there."""
     try:
-        made = cache.expanduser() / "drafts" / _digest(config, *weights.files)
+        made = cache.expanduser() / "drafts" / digest
     except RuntimeError as error:  # pathlib's, where a user has no home
         raise ConfigError(f"PACELINE_CACHE_DIR: got {cache} ({error}), expected a folder; set it") from error
     if not os.path.exists(made):  # noqa: PTH110 - pathlib's raises where it may not look
-        _write(made, config, _tensors(folder, weights))
+        _write(made, config, tensors())
     return made
 
 
@@ -53,13 +65,13 @@ def _digest(*files: Path) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-def _write(made: Path, config: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write(made: Path, config: str, tensors: Mapping[str, Tensor]) -> None:
     """Equal tensors give equal bytes, so that servers and learner agree on the digest without seeing each other."""
     hidden = made.parent / f".writing-{made.name}-{uuid4().hex}"
     try:
         hidden.mkdir(parents=True)
         save_file(dict(tensors), hidden / WEIGHTS_FILE, metadata={"format": "pt"})
-        shutil.copy(config, hidden / CONFIG_FILE)
+        (hidden / CONFIG_FILE).write_text(config, encoding="utf-8")
         _force(hidden / WEIGHTS_FILE)
         hidden.rename(made)
     except (OSError, SafetensorError) as fault:

@@ -36,7 +36,7 @@ WRITING_FLAGS: Final = (
     "crash_dump_folder", "debug_tensor_dump_output_folder", "export_metrics_to_file", "hicache_storage_backend",
     "log_requests",
 )  # fmt: skip
-#: Layers of the target whose hidden states an EAGLE-3 draft reads.
+#: Layers of the target whose hidden states an EAGLE-3 draft reads; an MTP layer reads the last one's.
 FEATURE_LAYERS: Final = 3
 
 
@@ -250,10 +250,12 @@ def _retention(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_spec
 
     model = ModelConfig.from_server_args(server_args)
     value_bytes = 1 if settings.quantised_to else model.dtype.itemsize
-    features = FEATURE_LAYERS * model.hidden_size * value_bytes if settings.capture_features else 0
+    layers = 1 if get_spec().speculative_algorithm == "EAGLE" else FEATURE_LAYERS
+    features = layers * model.hidden_size * value_bytes if settings.capture_features else 0
     kept = settings.buffer.max_bytes // (features + TOKEN_BYTES)
     return Finding(
         "traffic",
