@@ -95,7 +95,8 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk disable_overlap_schedule",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
     "sglang.srt.runtime_context": (
-        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory get_exec get_server_args publish"
+        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory get_exec get_server_args "
+        "publish"
     ),
     "sglang.srt.environ.envs": "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",
     "sglang.srt.managers.scheduler.Scheduler": (

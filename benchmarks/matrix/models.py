@@ -17,7 +17,7 @@ from ...buffer.drafts.single_file import draft_folder
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
 from .mimo import add_mtp_layer
-from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3, MIMO, MTP
+from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LAYER_ALONE, LLAMA_3, MIMO, MTP
 
 _SEED = 0
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -143,6 +143,7 @@ _FORMS: Mapping[str, Callable[[Path, Path], str]] = {
     "safetensors in shards": _in_shards,
     "pytorch_model.bin": _pickled,
     HUB_ID: _in_the_hub_cache,
+    LAYER_ALONE: _as_it_is,
 }
 
 

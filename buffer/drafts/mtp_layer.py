@@ -21,28 +21,31 @@ _ANY_LAYER: Final = "model.mtp_layers."
 
 
 def is_mtp(config: Path) -> bool:
-    """Whether this config.json is that of such a target, or of its MTP layer alone. ConfigError when it is no JSON."""
+    """Whether this config.json is that of such a target, or of its MTP layer alone; False where it cannot be read."""
     return architecture_of(config) == ARCHITECTURE
 
 
 def architecture_of(config: Path) -> str:
-    """The first of `architectures` in a config.json; empty where there is none. ConfigError when it cannot be read."""
+    """The first of `architectures` in a config.json; empty where there is none, or no such file can be read."""
     try:
-        named = json.loads(config.read_text(encoding="utf-8")).get("architectures")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{config}: got {error}, expected the config.json of a model") from error
+        source = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    named = source.get("architectures") if isinstance(source, dict) else None
     return str(named[0]) if isinstance(named, list) and named else ""
 
 
-def read_layer(weights: WeightFiles) -> dict[str, Tensor]:
-    """The tensors of the layer, of a checkpoint of which nothing else is read. Blocks on the disk.
+def read_layer(weights: WeightFiles) -> tuple[dict[str, Tensor], bool]:
+    """The tensors of the layer, and whether the checkpoint holds no others; they are not read. Blocks on the disk.
 
     ConfigError when there is no such layer, more than one, or a file that is not safetensors.
     """
     found: dict[str, Tensor] = {}
+    stored_names = set[str]()
     for file in weights.files:
         try:
             with safe_open(file, framework="pt") as stored:
+                stored_names.update(stored.keys())
                 names = [name for name in stored.keys() if name.startswith(_ANY_LAYER)]  # noqa: SIM118 - no mapping
                 found |= {name: stored.get_tensor(name) for name in names}
         except (OSError, SafetensorError) as error:
@@ -51,7 +54,7 @@ def read_layer(weights: WeightFiles) -> dict[str, Tensor]:
     if others or not found:
         got = f"MTP layers 0 and {', '.join(others)}" if others else "none"
         raise ConfigError(f"{weights.files[0].parent}: got {got}, expected one MTP layer, {PREFIX}*")
-    return found
+    return found, stored_names == found.keys()
 
 
 def config_of_layer(config: Path) -> str:

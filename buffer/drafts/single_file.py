@@ -38,11 +38,14 @@ def draft_folder(
     if not config.is_file():
         raise ConfigError(f"{folder}: got no {CONFIG_FILE}, expected the folder of a draft")
     weights = weight_files(folder)
+    is_one = weights.files == (folder / WEIGHTS_FILE,)
     if is_mtp(config):
-        tensors = read_layer(weights)
+        tensors, is_alone = read_layer(weights)
+        if is_alone and is_one:
+            return folder
         text = config_of_layer(config)
         return _kept(cache, digest_of_layer(text, tensors), text, lambda: tensors)
-    if weights.files == (folder / WEIGHTS_FILE,):
+    if is_one:
         return folder
     text = config.read_text(encoding="utf-8")
     return _kept(cache, _digest(config, *weights.files), text, lambda: _tensors(folder, weights))
