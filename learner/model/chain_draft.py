@@ -144,10 +144,7 @@ class ChainDraft(nn.Module, ABC):
 
         A chain that has run out of tokens is fed the window's last one: its output means nothing from there on.
         """
-        if chains.step:
-            query_BHQC, residual_BQH = self._own_query(chains)
-        else:  # query, key and value are those of the true-feature row
-            query_BHQC, residual_BQH = _head_rows(chains.true_queries_BHRC, chains.rows_BQ), chains.hidden_BQH
+        query_BHQC, residual_BQH = self._own_row(chains) if chains.step else self._true_row(chains)
         attended_BQH = residual_BQH + self.midlayer.self_attn.o_proj(_attend(query_BHQC, chains))
         hidden_BQH = attended_BQH + self.midlayer.mlp(self.midlayer.post_attention_layernorm(attended_BQH))
         out_BQH: Tensor = self.norm(hidden_BQH)
@@ -167,7 +164,11 @@ class ChainDraft(nn.Module, ABC):
         chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))
         return self.draft_to_target_V[torch.cat([self.lm_head(chunk_NH).argmax(-1) for chunk_NH in chunks])]
 
-    def _own_query(self, chains: DraftChains) -> tuple[Tensor, Tensor]:
+    def _true_row(self, chains: DraftChains) -> tuple[Tensor, Tensor]:
+        """Query and residual stream of step 0; query, key and value are those of the true-feature row."""
+        return _head_rows(chains.true_queries_BHRC, chains.rows_BQ), chains.hidden_BQH
+
+    def _own_row(self, chains: DraftChains) -> tuple[Tensor, Tensor]:
         """Query and residual stream of a step fed its own hidden state; its key and value join the chain's."""
         positions_BQ = chains.rows_BQ + chains.step
         tokens_BTY = chains.way_in.tokens_BTY

@@ -68,9 +68,9 @@ class Eagle3Draft(ChainDraft):
         # Projections are linear in [embedding, hidden]: the embedding's half is the same at every step.
         layer = self.midlayer.self_attn
         weight_XH = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
-        token_weight_XH, hidden_weight_XH = weight_XH.split(self.config.hidden_size, dim=1)
+        width = self.config.hidden_size
         embedded_BTH = self.midlayer.input_layernorm(functional.embedding(tokens_BT, self.embedding_WH))
-        return WayIn(functional.linear(embedded_BTH, token_weight_XH), (hidden_weight_XH,))
+        return WayIn(functional.linear(embedded_BTH, weight_XH[:, :width]), (weight_XH[:, width:],))
 
     def _enter(self, way_in: WayIn, tokens_BNY: Tensor, hidden_BNH: Tensor) -> tuple[Tensor, Tensor]:
         (hidden_weight_XH,) = way_in.weights

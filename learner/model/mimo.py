@@ -78,9 +78,10 @@ class MimoDraft(ChainDraft):
 
     def _way_in(self, tokens_BT: Tensor, opens_text_B: Tensor | None) -> WayIn:
         # The input projection is linear in [hidden, embedding]: the embedding's half is the same at every step.
-        hidden_weight_HH, token_weight_HH = self.input_proj.weight.split(self.config.hidden_size, dim=1)
+        weight_HH = self.input_proj.weight
+        width = self.config.hidden_size
         embedded_BTH = self.token_layernorm(functional.embedding(tokens_BT, self.embedding_WH))
-        tokens_BTH = functional.linear(embedded_BTH, token_weight_HH)
+        tokens_BTH = functional.linear(embedded_BTH, weight_HH[:, width:])
         # At the text's position 0 SGLang feeds an embedding of zeros. That row, and none but it, takes token 1.
         opens_text_B = torch.ones_like(tokens_BT[:, 0], dtype=torch.bool) if opens_text_B is None else opens_text_B
         is_second_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) == 1
@@ -88,7 +89,7 @@ class MimoDraft(ChainDraft):
         layer = self.midlayer.self_attn
         weight_XH = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
         bias_X = torch.cat([layer.q_proj.bias, layer.k_proj.bias, layer.v_proj.bias])
-        return WayIn(tokens_BTH, (hidden_weight_HH, weight_XH, bias_X))
+        return WayIn(tokens_BTH, (weight_HH[:, :width], weight_XH, bias_X))
 
     def _enter(self, way_in: WayIn, tokens_BNY: Tensor, hidden_BNH: Tensor) -> tuple[Tensor, Tensor]:
         hidden_weight_HH, weight_XH, bias_X = way_in.weights
