@@ -44,7 +44,7 @@ def check_speculation() -> None:
 
 def _check_mtp(spec: Any) -> None:
     """Raise CaptureUnavailable unless SGLang drafts by an MTP layer that a learner has. It calls NEXTN EAGLE too."""
-    from sglang.srt.runtime_context import get_server_args
+    from sglang.srt.runtime_context import get_model
 
     path = spec.speculative_draft_model_path
     if not path:
@@ -53,7 +53,7 @@ def _check_mtp(spec: Any) -> None:
             "checkpoint has the layer"
         )
     try:
-        folder = local_folder(path, spec.speculative_draft_model_revision, get_server_args().download_dir)
+        folder = local_folder(path, spec.speculative_draft_model_revision, get_model().download_dir)
         found = architecture_of(folder / CONFIG_FILE)
     except ConfigError as error:
         raise CaptureUnavailable(f"speculation: {error}") from error

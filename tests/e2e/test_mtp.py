@@ -1,6 +1,7 @@
 """A MiMo that drafts by its own MTP layer, on the real server: captured, replayed, learned from and swapped."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from paceline.buffer.drafts.single_file import draft_folder
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
-from paceline.policies.acceptance import identity
+from paceline.policies.acceptance import Tally, identity, replayed_tally
 from paceline.rig.services import learner_service
 from safetensors.torch import load_file, save_file
 from waiting import until
@@ -25,6 +26,7 @@ from waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, WAVES = 24, 12
+log = logging.getLogger(__name__)
 
 
 def mimo_of(llama, folder):
@@ -109,6 +111,24 @@ def test_what_the_layer_drafts_is_replayed_learned_from_and_swapped(served, laye
     until(lambda: served.status().draft_version == initial, "the roll back")
 
 
+def test_what_is_learned_from_some_requests_has_more_accepted_of_others_whatever_the_seed(served, layer, load):
+    asked = [traces_of(served, f"learn-{part}", start=160 * part)[0] for part in range(1, 5)]
+    held_out = asked.pop()
+    before = accept_length(load(layer), held_out)
+    after = []
+    for seed in range(3):
+        trainer = DraftTrainer(load(layer), TrainingPlan(steps=3, passes=8, seed=seed))
+        trainer.fit([trace for part in asked for trace in part], [])
+        after.append(accept_length(trainer.draft, held_out))
+    log.info("accept length of %d other requests: %.3f, learned %s", REQUESTS, before, after)
+    assert min(after) > before + 0.2
+
+
+def accept_length(draft, traces):
+    tallies = map(replayed_tally, traces, replay_traces(draft, traces, 3))
+    return sum(tallies, Tally()).accept_length
+
+
 def test_a_learner_takes_the_layer_from_the_target_and_publishes_it_alone(served, layer, tmp_path):
     env = {
         "PACELINE_REDIS_URL": served.redis_url,
@@ -126,7 +146,7 @@ def test_a_learner_takes_the_layer_from_the_target_and_publishes_it_alone(served
     started_with = served.board.read().live
     with learner_service(log=tmp_path / "learner.log", env=env):
         for wave in range(WAVES):
-            traces_of(served, f"wave-{wave}", start=160 * wave)
+            traces_of(served, f"wave-{wave}", start=160 * (5 + wave))
             until(lambda: served.buffer.counts().pending < REQUESTS, "the learner to keep up", 240.0)
             if served.board.read().live != started_with:
                 break

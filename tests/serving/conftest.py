@@ -31,7 +31,7 @@ def resolved(monkeypatch):
         "speculative_draft_model_path": "draft", "model_path": "target", "speculative_draft_model_revision": None,
         "download_dir": None,
     }  # fmt: skip
-    bags = ("get_spec", "get_parallel", "get_disagg", "get_model", "get_server_args")
+    bags = ("get_spec", "get_parallel", "get_disagg", "get_model")
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))
     features = SimpleNamespace(enable_custom_logit_processor=False)
     deterministic = SimpleNamespace(enable_deterministic_inference=False)
