@@ -60,8 +60,8 @@ def _check_mtp(spec: Any) -> None:
     if found != ARCHITECTURE:
         raise CaptureUnavailable(
             f"speculation: got NEXTN (or EAGLE) with a draft of {found or 'no architecture'}, expected {ARCHITECTURE}: "
-            "of the layers that targets bring, paceline learns those of dense ones like MiMo's; latent attention and "
-            "experts are not built. EAGLE3 with a draft of its own works for these targets"
+            "of the layers that targets bring, paceline learns MiMo's; latent attention, gated attention and experts "
+            "are not built. Start the server with EAGLE3, if there is such a draft of this target"
         )
 
 

@@ -151,12 +151,15 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     if not spec.speculative_draft_model_path:
         return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
     try:
+        check_speculation()  # before the draft is read: of an MTP layer that nobody learns it would be the whole target
         downloads = server_args.download_dir
         revision = spec.speculative_draft_model_revision
         folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
         read_layout(folder)
         _check_layers(folder, server_args)
         sglang_quantisation.check_draft(server_args)
+    except CaptureUnavailable:
+        return Finding("swap", Level.WRONG, "off, since nothing is captured")
     except (ConfigError, OSError) as fault:
         return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")

@@ -82,7 +82,7 @@ def traces_of(rig, name, start=0):
 def assert_replayed_as_served(draft, traces):
     runs = replay_traces(draft, traces, 3)
     pairs = [identity(trace, run) for trace, run in zip(traces, runs, strict=True)]
-    assert sum(compared for _, compared in pairs) > 300
+    assert sum(compared for _, compared in pairs) > 200
     assert [equal for equal, _ in pairs] == [compared for _, compared in pairs]
 
 
@@ -112,12 +112,12 @@ def test_what_the_layer_drafts_is_replayed_learned_from_and_swapped(served, laye
 
 
 def test_what_is_learned_from_some_requests_has_more_accepted_of_others_whatever_the_seed(served, layer, load):
-    asked = [traces_of(served, f"learn-{part}", start=160 * part)[0] for part in range(1, 5)]
+    asked = [traces_of(served, f"learn-{part}", start=160 * part)[0] for part in range(1, 4)]
     held_out = asked.pop()
     before = accept_length(load(layer), held_out)
     after = []
     for seed in range(3):
-        trainer = DraftTrainer(load(layer), TrainingPlan(steps=3, passes=8, seed=seed))
+        trainer = DraftTrainer(load(layer), TrainingPlan(steps=3, passes=3, seed=seed))
         trainer.fit([trace for part in asked for trace in part], [])
         after.append(accept_length(trainer.draft, held_out))
     log.info("accept length of %d other requests: %.3f, learned %s", REQUESTS, before, after)
