@@ -7,8 +7,6 @@ import functools
 from typing import Any, Final
 
 from ..buffer.board.member_status import Speculation
-from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
-from ..buffer.drafts.mtp_layer import ARCHITECTURE, architecture_of
 from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 
@@ -45,6 +43,9 @@ def check_speculation() -> None:
 def _check_mtp(spec: Any) -> None:
     """Raise CaptureUnavailable unless SGLang drafts by an MTP layer that a learner has. It calls NEXTN EAGLE too."""
     from sglang.srt.runtime_context import get_model
+
+    from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
+    from ..buffer.drafts.mtp_layer import ARCHITECTURE, architecture_of
 
     path = spec.speculative_draft_model_path
     if not path:
