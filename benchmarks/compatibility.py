@@ -33,7 +33,7 @@ from .matrix.cell import Case, measure
 from .matrix.models import published, random_target, untrained_draft
 from .matrix.quantised import quantised_target
 from .matrix.results import Cells, Measured, still_holding
-from .matrix.rows import LLAMA, ROWS, Row, chosen
+from .matrix.rows import FOLDER, LLAMA, MTP, ROWS, Row, chosen
 from .matrix.server import running, start_of, why_no_replay
 from .matrix.table import COLUMNS, page, shortened
 from .measure.command_line import benchmark_parser
@@ -158,7 +158,8 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
     if row.weights:
         target = quantised_target(row.weights, target, folder / "target")
     draft = untrained_draft(row.head, target, folder / "draft")
-    name, env = published(row.form, draft, folder / "published")
+    served = target if row.head == MTP and row.form == FOLDER else draft
+    name, env = published(row.form, served, folder / "published")
     start = start_of(
         row, number, target=target, draft=name, redis_url=lab.redis_url, log=folder / "sglang.log"
     ).with_settings(env)

@@ -9,7 +9,8 @@ from shlex import quote
 from transformers import AutoTokenizer
 
 from ..buffer.config import BufferConfig
-from ..buffer.drafts.checkpoint import local_folder
+from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
+from ..buffer.drafts.mtp_layer import is_mtp
 from ..buffer.errors import ConfigError, told
 from ..buffer.redis_client import connect
 from ..buffer.settings.fields import configured
@@ -52,11 +53,17 @@ def make_first_draft(
 
     Its sizes and its dtype are the target's; it reads the layers that SGLang captures by default. The tokens it may
     propose are the `size` most frequent ones of the files `text` and of the traces in `traffic` (see `choose`).
-    Blocks on the disk. ConfigError when `out` exists, or target, tokenizer or a text cannot be read.
+    Blocks on the disk. ConfigError when `out` exists, the target has an MTP layer, or target, tokenizer or a text
+    cannot be read.
     """
     if out.exists():
         raise ConfigError(f"{out}: got a folder that exists, expected a new one; name another with --out")
     folder = local_folder(target)
+    if is_mtp(folder / CONFIG_FILE):
+        raise ConfigError(
+            f"{target}: got a target with an MTP layer of its own, expected one without a draft: serve it with "
+            f"--speculative-algorithm NEXTN --speculative-draft-model-path {target}, and set PACELINE_DRAFT={target}"
+        )
     config = target_config(folder)
     words = config.get("vocab_size")
     if type(words) is not int or words < 1:

@@ -21,10 +21,10 @@ from .delivery.publisher import Lineage, publish_initial
 from .delivery.rollout import LEARNER, refuse_undecided
 from .delivery.version_folders import published_folder
 from .disk import sweep
+from .model.chain_draft import ChainDraft
 from .model.draft_cache import DraftCache, FindWeights, first_draft
+from .model.draft_config import DraftConfig
 from .model.draft_io import load_target_embedding, load_target_head
-from .model.eagle3 import Eagle3Draft
-from .model.eagle3_config import Eagle3Config
 from .model.target_features import TargetFeatures
 from .state import checkpoint
 from .state.checkpoint import LearnerNotes
@@ -98,7 +98,7 @@ class Models:
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
     find: FindWeights  # of published versions
 
-    def first_draft(self, board: VersionBoard) -> Eagle3Draft:
+    def first_draft(self, board: VersionBoard) -> ChainDraft:
         """Return what training starts from without a checkpoint; see draft_cache.first_draft."""
         return first_draft(board.read(), self.initial, self.embedding, self.head, find=self.find)
 
@@ -111,7 +111,7 @@ def find_models(config: LearnerConfig) -> Models:
     return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)), find)
 
 
-def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.device) -> TargetFeatures | None:
+def target_features(config: LearnerConfig, draft: DraftConfig, device: torch.device) -> TargetFeatures | None:
     """Return what recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
 
     ConfigError, naming the setting, where there is no such target, or it is none of `draft`'s.

@@ -7,7 +7,7 @@ import functools
 from typing import Any, Final
 
 from ..buffer.board.member_status import Speculation
-from ..buffer.errors import CaptureUnavailable
+from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 
 #: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
@@ -21,9 +21,12 @@ def check_speculation() -> None:
     spec = get_spec()
     parallel = get_parallel()
     mode = get_disagg().disaggregation_mode
-    if spec.speculative_algorithm != "EAGLE3":
+    if spec.speculative_algorithm == "EAGLE":
+        _check_mtp(spec)
+    elif spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
-            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"
+            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, or NEXTN for a "
+            "MiMo target"
         )
     if parallel.dp_size != 1 or parallel.pp_size != 1:
         raise CaptureUnavailable(
@@ -34,6 +37,32 @@ def check_speculation() -> None:
         raise CaptureUnavailable(
             f"disaggregation: got --disaggregation-mode {mode}, expected none; neither server of such a pair sees a "
             "request from its prompt to its end, so run one server that does both"
+        )
+
+
+def _check_mtp(spec: Any) -> None:
+    """Raise CaptureUnavailable unless SGLang drafts by an MTP layer that a learner has. It calls NEXTN EAGLE too."""
+    from sglang.srt.runtime_context import get_model
+
+    from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
+    from ..buffer.drafts.mtp_layer import ARCHITECTURE, architecture_of
+
+    path = spec.speculative_draft_model_path
+    if not path:
+        raise CaptureUnavailable(
+            "speculation: got NEXTN without --speculative-draft-model-path, expected there the target once more, whose "
+            "checkpoint has the layer"
+        )
+    try:
+        folder = local_folder(path, spec.speculative_draft_model_revision, get_model().download_dir)
+        found = architecture_of(folder / CONFIG_FILE)
+    except ConfigError as error:
+        raise CaptureUnavailable(f"speculation: {error}") from error
+    if found != ARCHITECTURE:
+        raise CaptureUnavailable(
+            f"speculation: got NEXTN (or EAGLE) with a draft of {found or 'no architecture'}, expected {ARCHITECTURE}: "
+            "of the layers that targets bring, paceline learns MiMo's; latent attention, gated attention and experts "
+            "are not built. Start the server with EAGLE3, if there is such a draft of this target"
         )
 
 

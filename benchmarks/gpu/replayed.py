@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...buffer.stream.trace import NO_DRAFT, DraftTrace
 from ...learner.judging.replay import replay_traces
+from ...learner.model.chain_draft import ChainDraft
 from ...learner.model.draft_io import load_draft, load_target_embedding
-from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.batch import collate, draftable_rows
 from ...policies.acceptance import identity
 from .checks import Finding
@@ -49,7 +49,7 @@ class Nodes:
         )
 
 
-def served_draft(draft: Path, target: Path, dtype: str, device: str) -> Eagle3Draft:
+def served_draft(draft: Path, target: Path, dtype: str, device: str) -> ChainDraft:
     """The draft with its weights rounded as the server rounds them, computing in float32."""
     loaded = load_draft(draft, load_target_embedding(target)).to(device)
     for tensor in (*loaded.parameters(), loaded.embedding_WH):
@@ -58,7 +58,7 @@ def served_draft(draft: Path, target: Path, dtype: str, device: str) -> Eagle3Dr
 
 
 def replay_findings(
-    draft: Eagle3Draft, traces: Sequence[DraftTrace], *, steps: int, dtype: str, label: str
+    draft: ChainDraft, traces: Sequence[DraftTrace], *, steps: int, dtype: str, label: str
 ) -> list[Finding]:
     """Accepted counts round by round and drafted tokens node by node, in float32 and, where served so, in bfloat16."""
     exact = [trace for trace in traces if trace.replay_exact]
@@ -74,7 +74,7 @@ def replay_findings(
 
 
 @torch.inference_mode()
-def drafted_nodes(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> Nodes:
+def drafted_nodes(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> Nodes:
     """Compare each draft whose predecessors in its verify round were all committed."""
     nodes = Nodes()
     for trace in traces:
@@ -83,7 +83,7 @@ def drafted_nodes(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) 
     return nodes
 
 
-def _counts(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, name: str, *, must_equal: bool) -> Finding:
+def _counts(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int, name: str, *, must_equal: bool) -> Finding:
     pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, steps), strict=True)]
     equal = sum(pair[0] for pair in pairs)
     compared = sum(pair[1] for pair in pairs)
@@ -97,7 +97,7 @@ def _counts(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, name: 
     )
 
 
-def _compare(draft: Eagle3Draft, trace: DraftTrace, steps: int, nodes: Nodes) -> None:
+def _compare(draft: ChainDraft, trace: DraftTrace, steps: int, nodes: Nodes) -> None:
     batch = collate([trace], draft.device, every_row=True)
     rounds = trace.rounds
     can_draft_Q = (rounds.starts >= 1) & (rounds.starts <= draftable_rows(trace))
@@ -105,14 +105,14 @@ def _compare(draft: Eagle3Draft, trace: DraftTrace, steps: int, nodes: Nodes) ->
     drafted_QS = rounds.drafted[can_draft_Q]
     accepted_Q = trace.visible_accepted()[can_draft_Q]
     rows_BQ = torch.from_numpy(starts_Q.astype(np.int64) - 1).to(draft.device)[None]
-    chains = draft.begin(batch.tokens_BT, batch.features_BFD, rows_BQ)
+    chains = draft.begin(batch.tokens_BT, batch.features_BFD, rows_BQ, batch.opens_text_B)
     for step in range(min(steps, drafted_QS.shape[1])):
         logits_QV = draft.lm_head(draft.advance(chains)[0]).float()
         is_compared_Q = (accepted_Q >= step) & (drafted_QS[:, step] != NO_DRAFT)
         _compare_step(draft, logits_QV[is_compared_Q], drafted_QS[is_compared_Q, step], nodes)
 
 
-def _compare_step(draft: Eagle3Draft, logits_NV: Tensor, drafted_N: np.ndarray, nodes: Nodes) -> None:
+def _compare_step(draft: ChainDraft, logits_NV: Tensor, drafted_N: np.ndarray, nodes: Nodes) -> None:
     served_N = draft.target_to_draft_W[torch.from_numpy(drafted_N.astype(np.int64)).to(draft.device)]
     best = logits_NV.topk(2, dim=-1)
     lead_N = best.values[:, 0] - logits_NV.gather(1, served_N[:, None])[:, 0]

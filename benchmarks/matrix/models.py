@@ -13,9 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.board.weights_file import WEIGHTS_FILE
+from ...buffer.drafts.single_file import draft_folder
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
-from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3
+from .mimo import add_mtp_layer
+from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LAYER_ALONE, LLAMA_3, MIMO, MTP
 
 _SEED = 0
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -41,6 +43,7 @@ _FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "gpt_oss",
         {"num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
     ),
+    MIMO: ("qwen2", {}),  # and an MTP layer
 }
 
 
@@ -54,6 +57,8 @@ def random_target(family: str, tokenizer_of: Path, folder: Path) -> Path:
     config = AutoConfig.for_model(kind, **{**_SIZES, "vocab_size": words, "dtype": "float32", **more})
     disable_progress_bar()  # it would be drawn across our own
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    if family == MIMO:
+        add_mtp_layer(folder, _SEED)
     for file in tokenizer_of.glob("tokenizer*"):
         shutil.copy(file, folder)
     return folder
@@ -86,11 +91,16 @@ def _with_more_norms(target: Path, folder: Path) -> None:
     save_file(load_file(folder / WEIGHTS_FILE) | norms, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
+def _mtp_layer(target: Path, folder: Path) -> None:
+    shutil.copytree(draft_folder(target, folder.parent / "layers"), folder)
+
+
 _HEADS: Mapping[str, Callable[[Path, Path], None]] = {
     HEAD: _plain,
     EAGLE_3_1: _with_more_norms,
     BFLOAT16: partial(_plain, dtype="bfloat16"),
     HALF_VOCABULARY: _of_half_the_vocabulary,
+    MTP: _mtp_layer,
 }
 
 
@@ -133,6 +143,7 @@ _FORMS: Mapping[str, Callable[[Path, Path], str]] = {
     "safetensors in shards": _in_shards,
     "pytorch_model.bin": _pickled,
     HUB_ID: _in_the_hub_cache,
+    LAYER_ALONE: _as_it_is,
 }
 
 

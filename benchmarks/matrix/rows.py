@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...serving.sglang_speculation import CHAIN_FLAGS
 
@@ -13,9 +14,14 @@ HEAD = "EAGLE-3"
 EAGLE_3_1 = "EAGLE-3.1"
 HALF_VOCABULARY = "half the vocabulary"
 BFLOAT16 = "bfloat16"
+#: The layer of the target's own checkpoint, and the family that has one.
+MTP = "MTP"
+MIMO = "MiMo"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
+#: What of a target with an MTP layer may be named as its draft, beside the target itself.
+LAYER_ALONE = "its layer alone"
 
 #: What keeps the draft as its file has it.
 PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
@@ -24,6 +30,8 @@ PLAIN_DRAFT = "--speculative-draft-model-quantization unquant"
 PER_RELEASE = "start"
 #: The factor whose targets are in the formats of quantised.py, or quantised by SGLang.
 QUANTISED = "quantised"
+#: The factor whose drafts are layers of their targets' checkpoints.
+OWN_LAYER = "layer"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
@@ -31,6 +39,7 @@ FACTORS = {
     "draft": "Forms of the draft",
     "target": "Families of targets",
     QUANTISED: "Quantised targets",
+    OWN_LAYER: "Drafts in the target's own checkpoint (MTP)",
     "pair": "Pairs that people run",
 }
 
@@ -55,6 +64,11 @@ class Row:
         return f"{self.factor}: {self.name}"
 
     @property
+    def algorithm(self) -> str:
+        """What `--speculative-algorithm` says."""
+        return "NEXTN" if self.head == MTP else "EAGLE3"
+
+    @property
     def shown_flags(self) -> str:
         """The flags as the table has them: the usual chain by that name, "none" where there are none."""
         given = self.flags.replace(CHAIN_FLAGS, "").split(" --")
@@ -66,6 +80,11 @@ def _quantised(name: str, more: str = "", *, weights: str = "", family: str = LL
     """A quantised target on a server with `more` flags."""
     flags = f"{CHAIN_FLAGS} {more}".strip()
     return Row(factor=QUANTISED, name=name, flags=flags, family=family, weights=weights, head=head)
+
+
+def _mtp(name: str, flags: str = CHAIN_FLAGS, **more: Any) -> Row:
+    """A MiMo that drafts by its own layer. transformers has no MiMo: checkpoints bring the class of their config."""
+    return Row(factor=OWN_LAYER, name=name, flags=f"{flags} --trust-remote-code", family=MIMO, head=MTP, **more)
 
 
 ROWS: Sequence[Row] = (
@@ -107,6 +126,21 @@ ROWS: Sequence[Row] = (
     _quantised("AWQ in float16, the draft in bfloat16", "--dtype auto", weights="AWQ", head=BFLOAT16),
     _quantised("FP8 by SGLang", "--quantization fp8"),
     _quantised("FP8 by SGLang, the draft excepted", f"--quantization fp8 {PLAIN_DRAFT}"),
+    _mtp("MiMo"),
+    _mtp("MiMo, its layer alone named as the draft", form=LAYER_ALONE),
+    _mtp("MiMo, the algorithm and the draft alone", ""),
+    _mtp(
+        "MiMo, a system prompt that is cached, prompts in chunks",
+        f"{CHAIN_FLAGS} --chunked-prefill-size 32",
+        has_system_prompt=True,
+    ),
+    _mtp("MiMo, adaptive speculation", "--speculative-adaptive"),
+    _mtp(
+        "MiMo, rejection sampling at temperature 0.7",
+        f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
+        temperature=0.7,
+    ),
+    _mtp("MiMo, two ranks", f"{CHAIN_FLAGS} --tp-size 2"),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

@@ -42,7 +42,7 @@ def start_of(row: Row, number: int, *, target: Path, draft: str, redis_url: str,
     """How to start the server of `row`, the `number`-th on this Redis, with `draft` as SGLang is to name it."""
     flags = [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--context-length", "1024",
-        "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft, *row.flags.split(),
+        "--speculative-algorithm", row.algorithm, "--speculative-draft-model-path", draft, *row.flags.split(),
     ]  # fmt: skip
     speculator = f"row-{number}"
     env = {

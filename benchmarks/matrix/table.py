@@ -8,7 +8,7 @@ from textwrap import shorten
 from ...serving.sglang_speculation import CHAIN_FLAGS
 from ...serving.supported_release import SUPPORTED
 from .results import Cells, Measured
-from .rows import FACTORS, PER_RELEASE, QUANTISED, ROWS, Row
+from .rows import FACTORS, OWN_LAYER, PER_RELEASE, QUANTISED, ROWS, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
@@ -35,7 +35,8 @@ again. Every release runs with the torch named below; later ones pin another
 that replay cannot judge are not compared ([learning.md](learning.md#what-replay-can-judge)). Capture "in part" says how
 many tokens traces hold, all of them right, and how many were counted as dropped.
 
-Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* means
+Every server has `--speculative-algorithm EAGLE3` and a draft, or `NEXTN` where its draft is a layer of the target's
+checkpoint. *Chain* means
 `{CHAIN_FLAGS}`.
 The target *Llama* is trained for minutes; other families have random weights, four layers and the real architecture. So
 this says what runs and what is exact, not how fast it is.
@@ -48,6 +49,9 @@ SGLang; embedding and head are plain. The CPU host has no kernels for them: it d
 rows say what is read, captured, replayed and swapped, and nothing of a GPU's kernels, which may quantise activations.
 
 For a GPU are left: those kernels, FP4 (NVFP4, MXFP4), bitsandbytes, GGUF, quantised experts, a KV cache of 8 bits.
+""",
+    OWN_LAYER: """A MiMo of four layers whose checkpoint has one layer more, which drafts; the target is named as the
+draft as well. What is learned and swapped is that layer alone.
 """,
     "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
 vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96

@@ -1,24 +1,25 @@
 """Brings a draft into the one form that paceline swaps and publishes: config.json and one model.safetensors.
 
-A draft in shards, or pickled, is written again into paceline's cache, once for its contents. A pickle is read here and
-nowhere else, by torch's reader that makes tensors and runs no code.
+A draft in shards, pickled, or in its target's checkpoint is written again into paceline's cache, once for its contents.
+A pickle is read here and nowhere else, by torch's reader that makes tensors and runs no code.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..board.weights_file import WEIGHTS_FILE, sha256_of
 from ..errors import ConfigError
 from .checkpoint import CONFIG_FILE, WeightFiles, local_folder, weight_files
+from .mtp_layer import ANY_LAYER, PREFIX, config_of_layer, is_mtp
 
 
 def draft_folder(
@@ -26,6 +27,7 @@ def draft_folder(
 ) -> Path:
     """Folder with config.json and one model.safetensors of the draft `name`: its own, or one made in `cache`.
 
+    The draft of a target that drafts by a layer of its own (mtp_layer) is that layer alone.
     `name`, `revision` and `download_dir` are those of `local_folder`. Blocks on the disk: shards and pickles are read
     whole at every call, and written at the first. Several processes may call it for one draft at a time. ConfigError
     when there is no such draft, a part of it is missing, or a pickle holds anything but tensors by name; OSError when
@@ -36,14 +38,26 @@ def draft_folder(
     if not config.is_file():
         raise ConfigError(f"{folder}: got no {CONFIG_FILE}, expected the folder of a draft")
     weights = weight_files(folder)
-    if weights.files == (folder / WEIGHTS_FILE,):
+    is_one = weights.files == (folder / WEIGHTS_FILE,)
+    if is_mtp(config):
+        tensors, is_alone = _layer_of(weights)
+        if is_alone and is_one:
+            return folder
+        text = config_of_layer(config).encode()
+        return _kept(cache, _digest_of_layer(text, tensors), text, lambda: tensors)
+    if is_one:
         return folder
+    return _kept(cache, _digest(config, *weights.files), config.read_bytes(), lambda: _tensors(folder, weights))
+
+
+def _kept(cache: Path, digest: str, config: bytes, tensors: Callable[[], Mapping[str, Tensor]]) -> Path:
+    """The folder of this digest in `cache`, written if it is not there."""
     try:
-        made = cache.expanduser() / "drafts" / _digest(config, *weights.files)
+        made = cache.expanduser() / "drafts" / digest
     except RuntimeError as error:  # pathlib's, where a user has no home
         raise ConfigError(f"PACELINE_CACHE_DIR: got {cache} ({error}), expected a folder; set it") from error
     if not os.path.exists(made):  # noqa: PTH110 - pathlib's raises where it may not look
-        _write(made, config, _tensors(folder, weights))
+        _write(made, config, tensors())
     return made
 
 
@@ -53,13 +67,45 @@ def _digest(*files: Path) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-def _write(made: Path, config: Path, tensors: Mapping[str, Tensor]) -> None:
+def _layer_of(weights: WeightFiles) -> tuple[dict[str, Tensor], bool]:
+    """The tensors of the layer, and whether the checkpoint holds no others; they are not read. Blocks on the disk.
+
+    ConfigError when there is no such layer, more than one, or a file that is not safetensors.
+    """
+    found: dict[str, Tensor] = {}
+    stored_names = set[str]()
+    for file in weights.files:
+        try:
+            with safe_open(file, framework="pt") as stored:
+                stored_names.update(stored.keys())
+                names = [name for name in stored.keys() if name.startswith(ANY_LAYER)]  # noqa: SIM118 - no mapping
+                found |= {name: stored.get_tensor(name) for name in names}
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{file}: got {error}, expected a safetensors file") from error
+    others = sorted({name.split(".")[2] for name in found} - {"0"})
+    if others or not found:
+        got = f"MTP layers 0 and {', '.join(others)}" if others else "none"
+        raise ConfigError(f"{weights.files[0].parent}: got {got}, expected one MTP layer, {PREFIX}*")
+    return found, stored_names == found.keys()
+
+
+def _digest_of_layer(config: bytes, tensors: Mapping[str, Tensor]) -> str:
+    """Of names and contents: a layer that is replaced makes another draft."""
+    digest = hashlib.sha256(config)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def _write(made: Path, config: bytes, tensors: Mapping[str, Tensor]) -> None:
     """Equal tensors give equal bytes, so that servers and learner agree on the digest without seeing each other."""
     hidden = made.parent / f".writing-{made.name}-{uuid4().hex}"
     try:
         hidden.mkdir(parents=True)
         save_file(dict(tensors), hidden / WEIGHTS_FILE, metadata={"format": "pt"})
-        shutil.copy(config, hidden / CONFIG_FILE)
+        (hidden / CONFIG_FILE).write_bytes(config)
         _force(hidden / WEIGHTS_FILE)
         hidden.rename(made)
     except (OSError, SafetensorError) as fault:

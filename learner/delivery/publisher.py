@@ -16,13 +16,17 @@ from ...buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionS
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.board.version_store import NO_STORE, VersionStore
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.drafts.checkpoint import CONFIG_FILE
+from ...buffer.drafts.mtp_layer import is_mtp
 from ...buffer.errors import BoardConflict, ConfigError, StoreUnavailable
 from ..disk import remove_folder, write_folder
 from .version_folders import DRAFT_FILES, folder_of, is_just_restored, numbered_folders, version_folder
 
 _log = logging.getLogger(__name__)
 
-DRAFTER = "eagle3"
+#: What drafts, as the board says it.
+EAGLE3 = "eagle3"
+MTP = "mtp"
 
 #: Number of the draft the server was started with, on every board; servers stamp it on traces until their first swap.
 INITIAL = 0
@@ -198,7 +202,7 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         parent=lineage.parent,
         target=lineage.target,
         target_version=lineage.target_version,
-        drafter=DRAFTER,
+        drafter=MTP if is_mtp(folder / CONFIG_FILE) else EAGLE3,
         weights_uri=folder.absolute().as_uri(),
         sha256=sha256_of(folder / WEIGHTS_FILE),
         objective=lineage.objective,

@@ -1,4 +1,4 @@
-"""Weights files in the layout SGLang's llama_eagle3.py reads.
+"""Weights files in the layout that SGLang's llama_eagle3.py and mimo_mtp.py read.
 
 SGLang silently skips tensor names it does not know, so names are checked here, in both directions. The
 target's embedding is never part of a draft's file: the server shares it.
@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
+from ...buffer.drafts.mtp_layer import is_mtp
 from ...buffer.errors import ConfigError
+from .chain_draft import ChainDraft
+from .draft_config import check_sizes, check_tables
 from .eagle3 import Eagle3Draft
-from .eagle3_config import Eagle3Config, check_sizes, check_tables
+from .eagle3_config import Eagle3Config
+from .mimo import MimoConfig, MimoDraft
 from .rope import rope_from
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -30,13 +34,31 @@ _FIRST_LOGIT_DEVIATION = 0.25
 _DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
-def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None = None) -> Eagle3Draft:
+def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None = None) -> ChainDraft:
     """Read a draft folder into float32 on the CPU; the names and dtypes of its file are kept for save_draft.
 
-    Takes the layer as `midlayer.` or `layers.0.`, with or without `model.` before it, and the norms of an older
-    EAGLE-3.1 by their names. `target_head` is called for a draft that shares the target's head. ConfigError when a
-    file is absent or a tensor is missing, unknown, of the wrong shape, or holds a value that is not finite.
+    Its config says of which kind it is. Of EAGLE-3, takes the layer as `midlayer.` or `layers.0.`, with or without
+    `model.` before it, and the norms of an older EAGLE-3.1 by their names. `target_head` is called for a draft that
+    shares the target's head. ConfigError when a file is absent or a tensor is missing, unknown, of the wrong shape,
+    or holds a value that is not finite.
     """
+    if is_mtp(folder / CONFIG_FILE):
+        tensors = _read(folder / WEIGHTS_FILE)
+        config = MimoConfig.from_json(folder / CONFIG_FILE)
+        draft: ChainDraft = MimoDraft(config, embedding, None if target_head is None else target_head())
+    else:
+        draft, tensors = _eagle3(folder, embedding, target_head)
+    own = {draft.parameter_of(name): tensor.float() for name, tensor in tensors.items()}
+    _check_tensors(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
+    draft.load_state_dict(own)
+    draft.file_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    return draft
+
+
+def _eagle3(
+    folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None
+) -> tuple[Eagle3Draft, dict[str, Tensor]]:
+    """A draft of the folder's config, and the tensors of its parameters by the names of the file."""
     config = Eagle3Config.from_json(folder / CONFIG_FILE)
     tensors = _read(folder / WEIGHTS_FILE)
     shift = tensors.pop("d2t", None)  # d2t stores target id minus draft id
@@ -45,25 +67,21 @@ def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor
         raise ConfigError(f"{folder / WEIGHTS_FILE}: d2t: got {got}, expected one whole number per draft token")
     tensors = {name: tensor for name, tensor in tensors.items() if not _is_the_targets(name, config)}
     head = target_head() if config.shares_head and target_head is not None else None
-    draft = Eagle3Draft(config, embedding, None if shift is None else shift.long() + torch.arange(len(shift)), head)
-    own = {_canonical(name): tensor.float() for name, tensor in tensors.items()}
-    _check_tensors(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
-    draft.load_state_dict(own)
-    draft.file_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-    return draft
+    ids_V = None if shift is None else shift.long() + torch.arange(len(shift))
+    return Eagle3Draft(config, embedding, ids_V, head), tensors
 
 
-def save_draft(draft: Eagle3Draft, folder: Path) -> str:
+def save_draft(draft: ChainDraft, folder: Path) -> str:
     """Write model.safetensors and config.json into `folder`, made if absent; return the sha256 of the weights file.
 
-    Names and dtypes are those of the file the draft was loaded from, else `midlayer.` and float32; d2t (int64)
+    Names and dtypes are those of the file the draft was loaded from, else SGLang's and float32; d2t (int64)
     and t2d (bool) are there unless draft and target have one vocabulary and the file had none. Equal weights give
     equal bytes. Not atomic: publish by renaming the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = dict(draft.named_parameters())
     dtypes = draft.file_dtypes or dict.fromkeys(parameters, torch.float32)
-    tensors = {name: _exported(parameters[_canonical(name)], dtype) for name, dtype in dtypes.items()}
+    tensors = {name: _exported(parameters[draft.parameter_of(name)], dtype) for name, dtype in dtypes.items()}
     if draft.has_vocabulary_map:
         ids_V = draft.draft_to_target_V.cpu()
         tensors["d2t"] = ids_V - torch.arange(len(ids_V))
@@ -175,23 +193,6 @@ def _default_layers(layers: int) -> list[int]:
     if len(set(chosen)) < 3:
         raise ConfigError(f"target: got {layers} layers, expected at least 4; pass layer_ids for a smaller one")
     return chosen
-
-
-#: Names that SGLang takes for others, by how they begin.
-_OLD_NAMES = MappingProxyType(
-    {
-        "layers.0.": "midlayer.",
-        "aux_norm_low.": "fc_norm.0.",
-        "aux_norm_mid.": "fc_norm.1.",
-        "aux_norm_high.": "fc_norm.2.",
-    }
-)
-
-
-def _canonical(name: str) -> str:
-    name = name.removeprefix("model.")
-    old = next((old for old in _OLD_NAMES if name.startswith(old)), "")
-    return _OLD_NAMES.get(old, "") + name.removeprefix(old)
 
 
 def _is_the_targets(name: str, config: Eagle3Config) -> bool:

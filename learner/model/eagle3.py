@@ -1,65 +1,36 @@
 """EAGLE-3 draft in PyTorch, equal to what SGLang's LlamaForCausalLMEagle3 computes while it drafts.
 
-Axes: B traces, T tokens, R feature rows that can draft (min(F, T - 1)), Q rows drafted from, N rows of any kind,
-D feature width, H hidden size (before C: heads), K key-value heads, G query heads per key-value head, C channels
-of a head, X query, key and value side by side, W target vocabulary, V draft vocabulary.
-
-Row p takes the embedding of token p + 1 and the target's feature at position p, and its step 0 predicts token
-p + 2; step k takes its own hidden output of step k - 1 with token p + 1 + k at rope position p + k, and predicts
-token p + 2 + k. A step attends the keys of true features up to row p, then the keys of its own earlier steps.
-So a round rooted at token s is row s - 1. Positions count from the window's first token: rope knows distances only.
+Axes and rows as in chain_draft.py.
 """
 
-from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...buffer.errors import ConfigError
+from .chain_draft import ChainDraft, WayIn
 from .decoder_layer import Midlayer
 from .eagle3_config import Eagle3Config
-from .logits import positions_per_chunk
 
-__all__ = ["DraftChains", "Eagle3Config", "Eagle3Draft"]
+__all__ = ["Eagle3Config", "Eagle3Draft"]
 
-
-@dataclass(slots=True, kw_only=True)
-class DraftChains:
-    """Draft chains in the making, one per row of `rows_BQ`: what the next step needs of those before it."""
-
-    rows_BQ: Tensor
-    hidden_BQH: Tensor
-    token_qkv_BTX: Tensor  # the embedding's half of query, key and value of every token; a step adds the hidden half
-    hidden_weight_XH: Tensor
-    true_queries_BHRC: Tensor
-    true_keys_BKRC: Tensor
-    true_values_BKRC: Tensor
-    own_keys_BKQC: list[Tensor] = field(default_factory=list)
-    own_values_BKQC: list[Tensor] = field(default_factory=list)
-    step: int = 0
-
-    def predicted(self) -> Tensor:
-        """Position of the token that the next step predicts, int64[B, Q]; may be past the trace window."""
-        return self.rows_BQ + 2 + self.step
-
-    def keep(self, index_BP: Tensor) -> None:
-        """Go on with these chains only (indices into Q, repeats allowed)."""
-        self.rows_BQ = self.rows_BQ.gather(1, index_BP)
-        self.hidden_BQH = _rows(self.hidden_BQH, index_BP)
-        self.own_keys_BKQC = [_head_rows(keys, index_BP) for keys in self.own_keys_BKQC]
-        self.own_values_BKQC = [_head_rows(values, index_BP) for values in self.own_values_BKQC]
+#: Names that SGLang takes for others, by how they begin.
+_OLD_NAMES = MappingProxyType(
+    {
+        "layers.0.": "midlayer.",
+        "aux_norm_low.": "fc_norm.0.",
+        "aux_norm_mid.": "fc_norm.1.",
+        "aux_norm_high.": "fc_norm.2.",
+    }
+)
 
 
-class Eagle3Draft(nn.Module):
-    """The draft head. Its parameters carry the names of SGLang's weights file; embedding and maps are not learned."""
+class Eagle3Draft(ChainDraft):
+    """The draft head. Its parameters carry the names of SGLang's weights file."""
 
-    embedding_WH: Tensor
-    radians_C: Tensor  # turn of every channel pair per position
-    draft_to_target_V: Tensor
-    target_to_draft_W: Tensor
-    #: Tensor names and dtypes of the file this draft was loaded from; empty when it came from none.
-    file_dtypes: dict[str, torch.dtype]
+    config: Eagle3Config
+    midlayer: Midlayer
 
     def __init__(
         self,
@@ -75,78 +46,36 @@ class Eagle3Draft(nn.Module):
         """
         super().__init__()
         self.config = config
-        self.file_dtypes = {}
-        self.has_vocabulary_map = draft_to_target is not None
         self.input_norm = _norm(config, config.feature_width) if config.norm_before_fc else None
         self.fc_norm = _layer_norms(config) if config.fc_norm else None
         self.fc = nn.Linear(config.feature_width, config.hidden_size, bias=False)
         self.midlayer = Midlayer(config)
         self.norm = _norm(config, config.hidden_size)
-        self.lm_head = _shared_head(config, target_head) if config.shares_head else _own_head(config)
-        ids_V = torch.arange(config.draft_vocab_size) if draft_to_target is None else draft_to_target.long()
-        _check_vocabulary(config, embedding, ids_V, identity=draft_to_target is None)
-        to_draft_W = torch.full((config.vocab_size,), -1)
-        to_draft_W[ids_V] = torch.arange(len(ids_V))
-        self.register_buffer("embedding_WH", embedding.detach().float(), persistent=False)
-        self.register_buffer("radians_C", config.rope.radians(config.head_dim // 2), persistent=False)
-        self.register_buffer("draft_to_target_V", ids_V, persistent=False)
-        self.register_buffer("target_to_draft_W", to_draft_W, persistent=False)
+        self._share(embedding, draft_to_target, target_head)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are, and where inputs must be."""
-        return self.fc.weight.device
+    def parameter_of(self, name: str) -> str:
+        """Name of the parameter that a weights file calls `name`: older names too, with or without `model.`."""
+        name = name.removeprefix("model.")
+        old = next((old for old in _OLD_NAMES if name.startswith(old)), "")
+        return _OLD_NAMES.get(old, "") + name.removeprefix(old)
 
-    def begin(self, tokens_BT: Tensor, features_BFD: Tensor, rows_BQ: Tensor) -> DraftChains:
-        """Start a chain at every row of `rows_BQ` (each below min(F, T - 1)).
-
-        Tokens are target ids; padding may hold any valid id and any finite feature: no row sees a later one.
-        """
-        rows = min(features_BFD.shape[1], tokens_BT.shape[1] - 1)
+    def _first_hidden(self, features_BRD: Tensor) -> Tensor:
         # The residual stream stays float32 under autocast, as the norms need it.
-        hidden_BRH = self.fc(self._normed_features(features_BFD[:, :rows])).float()
-        positions_BR = torch.arange(rows, device=tokens_BT.device).expand(len(tokens_BT), rows)
+        hidden_BRH: Tensor = self.fc(self._normed_features(features_BRD)).float()
+        return hidden_BRH
+
+    def _way_in(self, tokens_BT: Tensor, _opens_text_B: Tensor | None) -> WayIn:
         # Projections are linear in [embedding, hidden]: the embedding's half is the same at every step.
-        token_weight_XH, hidden_weight_XH = self._query_key_value_weights()
+        layer = self.midlayer.self_attn
+        weight_XH = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
+        width = self.config.hidden_size
         embedded_BTH = self.midlayer.input_layernorm(functional.embedding(tokens_BT, self.embedding_WH))
-        token_qkv_BTX = functional.linear(embedded_BTH, token_weight_XH)
-        hidden_qkv_BRX = functional.linear(self.midlayer.hidden_norm(hidden_BRH), hidden_weight_XH)
-        queries, keys, values = self._query_key_value(token_qkv_BTX[:, 1 : rows + 1] + hidden_qkv_BRX, positions_BR)
-        return DraftChains(
-            rows_BQ=rows_BQ,
-            hidden_BQH=_rows(hidden_BRH, rows_BQ),
-            token_qkv_BTX=token_qkv_BTX,
-            hidden_weight_XH=hidden_weight_XH,
-            true_queries_BHRC=queries,
-            true_keys_BKRC=keys,
-            true_values_BKRC=values,
-        )
+        return WayIn(functional.linear(embedded_BTH, weight_XH[:, :width]), (weight_XH[:, width:],))
 
-    def advance(self, chains: DraftChains) -> Tensor:
-        """Draft one step further on every chain, fed the committed token; return [B, Q, H], ready for `lm_head`.
-
-        A chain that has run out of tokens is fed the window's last one: its output means nothing from there on.
-        """
-        # Query, key and value of step 0 are those of the true-feature row.
-        query_BHQC = self._own_query(chains) if chains.step else _head_rows(chains.true_queries_BHRC, chains.rows_BQ)
-        attended_BQH = chains.hidden_BQH + self.midlayer.self_attn.o_proj(_attend(query_BHQC, chains))
-        hidden_BQH = attended_BQH + self.midlayer.mlp(self.midlayer.post_attention_layernorm(attended_BQH))
-        out_BQH: Tensor = self.norm(hidden_BQH)
-        chains.hidden_BQH = out_BQH if self.config.norm_output else hidden_BQH
-        chains.step += 1
-        return out_BQH
-
-    def unroll(self, tokens_BT: Tensor, features_BFD: Tensor, steps: int) -> list[Tensor]:
-        """Logits of every step at every row, float32 [B, R, draft vocabulary] each, R = min(F, T - 1)."""
-        rows = min(features_BFD.shape[1], tokens_BT.shape[1] - 1)
-        rows_BR = torch.arange(rows, device=tokens_BT.device).expand(len(tokens_BT), rows)
-        chains = self.begin(tokens_BT, features_BFD, rows_BR)
-        return [self.lm_head(self.advance(chains)).float() for _ in range(steps)]
-
-    def best_tokens(self, hidden_NH: Tensor) -> Tensor:
-        """Target ids of the most likely draft tokens, int64[N]; logits live for a chunk of `hidden_NH` at a time."""
-        chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))
-        return self.draft_to_target_V[torch.cat([self.lm_head(chunk_NH).argmax(-1) for chunk_NH in chunks])]
+    def _enter(self, way_in: WayIn, tokens_BNY: Tensor, hidden_BNH: Tensor) -> tuple[Tensor, Tensor]:
+        (hidden_weight_XH,) = way_in.weights
+        hidden_qkv_BNX = functional.linear(self.midlayer.hidden_norm(hidden_BNH), hidden_weight_XH)
+        return tokens_BNY + hidden_qkv_BNX, hidden_BNH
 
     def _normed_features(self, features_BRD: Tensor) -> Tensor:
         """Features as `fc` takes them; the hidden state that a step hands to the next one passes by these norms."""
@@ -157,41 +86,6 @@ class Eagle3Draft(nn.Module):
         parts = features_BRD.chunk(len(self.fc_norm), dim=-1)
         return torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
 
-    def _own_query(self, chains: DraftChains) -> Tensor:
-        """Query of a step fed its own hidden state; its key and value join the chain's."""
-        positions_BQ = chains.rows_BQ + chains.step
-        fed_BQ = (positions_BQ + 1).clamp(max=chains.token_qkv_BTX.shape[1] - 1)
-        hidden_qkv_BQX = functional.linear(self.midlayer.hidden_norm(chains.hidden_BQH), chains.hidden_weight_XH)
-        query_BHQC, keys, values = self._query_key_value(
-            _rows(chains.token_qkv_BTX, fed_BQ) + hidden_qkv_BQX, positions_BQ
-        )
-        chains.own_keys_BKQC.append(keys)
-        chains.own_values_BKQC.append(values)
-        return query_BHQC
-
-    def _query_key_value_weights(self) -> tuple[Tensor, Tensor]:
-        layer = self.midlayer.self_attn
-        weight = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
-        return weight[:, : self.config.hidden_size], weight[:, self.config.hidden_size :]
-
-    def _query_key_value(self, x_BNX: Tensor, positions_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split into heads, [B, heads, N, C] each; queries and keys are rotated by position."""
-        heads = self.config.num_attention_heads
-        kv_heads = self.config.num_key_value_heads
-        by_head = x_BNX.view(*x_BNX.shape[:2], -1, self.config.head_dim).transpose(1, 2)
-        rotated = self._rotated(by_head[:, : heads + kv_heads], positions_BN)
-        return rotated[:, :heads], rotated[:, heads:], by_head[:, heads + kv_heads :]
-
-    def _rotated(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
-        half = self.config.head_dim // 2
-        magnitude = self.config.rope.magnitude
-        angles_BNC = positions_BN[..., None] * self.radians_C
-        cos = angles_BNC.cos()[:, None] * magnitude
-        sin = angles_BNC.sin()[:, None] * magnitude
-        left = x_BHNC[..., :half].float()
-        right = x_BHNC[..., half:].float()
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-
 
 def _norm(config: Eagle3Config, width: int) -> nn.RMSNorm:
     return nn.RMSNorm(width, eps=config.rms_norm_eps)
@@ -199,66 +93,3 @@ def _norm(config: Eagle3Config, width: int) -> nn.RMSNorm:
 
 def _layer_norms(config: Eagle3Config) -> nn.ModuleList:
     return nn.ModuleList([_norm(config, config.hidden_size) for _ in range(config.feature_layers)])
-
-
-def _own_head(config: Eagle3Config) -> nn.Linear:
-    return nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-
-
-def _shared_head(config: Eagle3Config, target_head: Tensor | None) -> nn.Linear:
-    """A head whose weight is no parameter: it is neither learned nor saved."""
-    got = None if target_head is None else tuple(target_head.shape)
-    expected = (config.vocab_size, config.hidden_size)
-    if target_head is None or got != expected:
-        raise ConfigError(f"target head: got {got}, expected {expected}, since draft_vocab_size is null in the config")
-    head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, device="meta")
-    del head.weight
-    head.register_buffer("weight", target_head.detach().float(), persistent=False)
-    return head
-
-
-def _attend(query_BHQC: Tensor, chains: DraftChains) -> Tensor:
-    """One softmax over true-feature keys up to the row and the chain's own keys; [B, Q, heads * C]."""
-    true_keys = chains.true_keys_BKRC
-    true_values = chains.true_values_BKRC
-    kv_heads, rows, width = true_keys.shape[1:]
-    query_BKGQC = query_BHQC.reshape(len(query_BHQC), kv_heads, -1, *query_BHQC.shape[2:]) * width**-0.5
-    is_later_BQR = torch.arange(rows, device=query_BHQC.device) > chains.rows_BQ[..., None]
-    flat_BKXC = query_BKGQC.flatten(2, 3)
-    scores = (flat_BKXC @ true_keys.mT).view(*query_BKGQC.shape[:4], rows)
-    scores = scores.masked_fill(is_later_BQR[:, None, None], float("-inf"))
-    own_scores = [(query_BKGQC * keys[:, :, None]).sum(-1, keepdim=True) for keys in chains.own_keys_BKQC]
-    shares = torch.cat([scores, *own_scores], -1).softmax(-1)
-    mixed: Tensor = (shares[..., :rows].flatten(2, 3) @ true_values).view(query_BKGQC.shape)
-    for step, values in enumerate(chains.own_values_BKQC):
-        mixed = mixed + shares[..., rows + step, None] * values[:, :, None]
-    return mixed.flatten(1, 2).transpose(1, 2).flatten(2)
-
-
-def _rows(x_BNH: Tensor, index_BP: Tensor) -> Tensor:
-    # Whole rows at once: a gather over an index expanded to every channel walks them one number at a time.
-    first_B1 = torch.arange(len(x_BNH), device=x_BNH.device)[:, None] * x_BNH.shape[1]
-    return x_BNH.flatten(0, 1).index_select(0, (first_B1 + index_BP).flatten()).view(*index_BP.shape, x_BNH.shape[2])
-
-
-def _head_rows(x_BHNC: Tensor, index_BP: Tensor) -> Tensor:
-    rows_BPX = _rows(x_BHNC.transpose(1, 2).flatten(2), index_BP)
-    return rows_BPX.view(*index_BP.shape, x_BHNC.shape[1], x_BHNC.shape[3]).transpose(1, 2)
-
-
-def _check_vocabulary(config: Eagle3Config, embedding: Tensor, ids_V: Tensor, *, identity: bool) -> None:
-    shape = (config.vocab_size, config.hidden_size)
-    if tuple(embedding.shape) != shape:
-        raise ConfigError(f"target embedding: got {tuple(embedding.shape)}, expected {shape} from the draft's config")
-    if identity and config.draft_vocab_size != config.vocab_size:
-        raise ConfigError(f"d2t: missing, expected {config.draft_vocab_size} entries for {config.vocab_size} tokens")
-    if ids_V.shape != (config.draft_vocab_size,) or len(torch.unique(ids_V)) != len(ids_V):
-        raise ConfigError(f"d2t: got {len(ids_V)} entries, expected {config.draft_vocab_size} different ones")
-    if config.shares_head and not torch.equal(ids_V, torch.arange(len(ids_V))):
-        raise ConfigError(
-            "d2t: got other ids than the target's, expected the same, since draft and target share a head"
-        )
-    if int(ids_V.min()) < 0 or int(ids_V.max()) >= config.vocab_size:
-        raise ConfigError(
-            f"d2t: got target ids {int(ids_V.min())}..{int(ids_V.max())}, expected 0..{config.vocab_size - 1}"
-        )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ...buffer.errors import ConfigError
 from ...buffer.stream.trace import DraftTrace, FeatureDtype, Int32s
+from .draft_config import DraftConfig
 from .draft_io import target_config
 from .eagle3_config import Eagle3Config
 from .logits import positions_per_chunk
@@ -51,7 +52,7 @@ class TargetFeatures:
     Its weights are loaded by `load`, or on first use.
     """
 
-    def __init__(self, folder: Path, draft: Eagle3Config, device: torch.device, part_tokens: int) -> None:
+    def __init__(self, folder: Path, draft: DraftConfig, device: torch.device, part_tokens: int) -> None:
         """`part_tokens` go through the target at once; a longer trace goes in parts, over a cache of keys and values.
 
         Reads the target's config alone. ConfigError when the target has no such layers, or another hidden size.
@@ -115,13 +116,16 @@ class TargetFeatures:
         return self._loaded
 
 
-def captured_layers(draft: Eagle3Config, target: Mapping[str, Any]) -> tuple[int, ...]:
+def captured_layers(draft: DraftConfig, target: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers of the target before which SGLang captures the hidden states for `draft`, in the order of a feature row.
 
     As SGLang's set_eagle3_layers_to_capture: an id of the draft's config means the output of that layer, which the next
     one reads. Its forward captures each of them once, from the first layer to the last, in whatever order they are
-    named. ConfigError when they are not layers of `target`, a target's config, or not of the draft's width.
+    named. ConfigError when they are not layers of `target`, a target's config, or not of the draft's width, and for an
+    MTP layer.
     """
+    if not isinstance(draft, Eagle3Config):
+        raise ConfigError("features of the target: got an MTP layer, expected an EAGLE-3 draft; recompute nothing")
     count = target["num_hidden_layers"]
     hidden = target["hidden_size"]
     named = (2, count // 2, count - 3) if draft.layer_ids is None else tuple(at + 1 for at in draft.layer_ids)

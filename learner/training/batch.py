@@ -28,6 +28,7 @@ class Batch:
     rows_BQ: Tensor  # int64
     row_mask_BQ: Tensor  # bool
     rejection_B: Tensor  # bool, judged under `rejection`
+    opens_text_B: Tensor | None = None  # bool, the window begins with its text's first token; None: all do
     context_BQ: Tensor | None = None  # bool, rows of `context_rows`; None: without any
     teacher_ids_BTK: Tensor | None = None  # int64 target ids, indexed by the token they judge; None: committed only
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
@@ -130,6 +131,7 @@ def collate(
         rows_BQ=torch.from_numpy(_padded(rows)).to(device),
         row_mask_BQ=torch.from_numpy(_padded([np.ones(len(r)) for r in rows]).astype(bool)).to(device),
         rejection_B=torch.tensor([trace.verdict_rule is VerdictRule.REJECTION for trace in traces], device=device),
+        opens_text_B=torch.tensor([trace.offset == 0 for trace in traces], device=device),
         context_BQ=torch.from_numpy(_padded(is_context).astype(bool)).to(device) if with_context else None,
         teacher_ids_BTK=None if teacher_ids_BTK is None else teacher_ids_BTK.to(device),
         teacher_probs_BTK=None if teacher_probs_BTK is None else teacher_probs_BTK.to(device),

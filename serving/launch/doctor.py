@@ -36,7 +36,7 @@ WRITING_FLAGS: Final = (
     "crash_dump_folder", "debug_tensor_dump_output_folder", "export_metrics_to_file", "hicache_storage_backend",
     "log_requests",
 )  # fmt: skip
-#: Layers of the target whose hidden states an EAGLE-3 draft reads.
+#: Layers of the target whose hidden states an EAGLE-3 draft reads; an MTP layer reads the last one's.
 FEATURE_LAYERS: Final = 3
 
 
@@ -153,12 +153,15 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     if not spec.speculative_draft_model_path:
         return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
     try:
+        check_speculation()  # before the draft is read: of an MTP layer that nobody learns it would be the whole target
         downloads = server_args.download_dir
         revision = spec.speculative_draft_model_revision
         folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
         read_layout(folder)
         _check_layers(folder, server_args)
         sglang_quantisation.check_draft(server_args)
+    except CaptureUnavailable:
+        return Finding("swap", Level.WRONG, "off, since nothing is captured")
     except (ConfigError, OSError) as fault:
         return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
@@ -252,10 +255,12 @@ def _retention(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_spec
 
     model = ModelConfig.from_server_args(server_args)
     value_bytes = 1 if settings.quantised_to else model.dtype.itemsize
-    features = FEATURE_LAYERS * model.hidden_size * value_bytes if settings.capture_features else 0
+    layers = 1 if get_spec().speculative_algorithm == "EAGLE" else FEATURE_LAYERS
+    features = layers * model.hidden_size * value_bytes if settings.capture_features else 0
     kept = settings.buffer.max_bytes // (features + TOKEN_BYTES)
     return Finding(
         "traffic",

@@ -2,7 +2,8 @@
 
 SGLang's update calls ask `_select_runners` for the models they apply to, and their default is "all". A draft that is a
 model of its own is in no checkpoint of the target: it would get tensors of the same name, in silence where they fit,
-and where they do not the scheduler dies.
+and where they do not the scheduler dies. An MTP layer is in the target's checkpoints, but what drafts is the board's
+choice as well: a layer that came with an update would draft under the number of another version.
 """
 
 import logging
@@ -26,7 +27,7 @@ ANSWERS: Final = {
 
 
 class SglangGuard:
-    """Runs SGLang's update calls with the target alone selected, where the draft is a model of its own.
+    """Runs SGLang's update calls with the target alone selected, where the draft is its own model or the board's.
 
     paceline's own swaps ask no `_select_runners`, and SGLang's check_weights, which does, still means both.
     """
@@ -39,7 +40,7 @@ class SglangGuard:
 
     def before_select(self, manager: Any, selector: str = "all", *_: Any, **__: Any) -> Any:
         """BEFORE _select_runners: the arguments it gets instead, or None for its own."""
-        if self._is_updating and self._has_own_draft and selector == "all":
+        if self._is_updating and selector == "all" and (self._has_own_draft or self._owns_draft()):
             return (manager, "target"), {}
         return None
 
@@ -56,7 +57,7 @@ class SglangGuard:
 
     def _refusal(self, update: Callable[..., Any], request: Any) -> Any:
         try:
-            if getattr(request, "selector", "all") != "draft" or not (self._has_own_draft and self._owns_draft()):
+            if getattr(request, "selector", "all") != "draft" or not self._owns_draft():
                 return None
             from sglang.srt.managers import io_struct
 

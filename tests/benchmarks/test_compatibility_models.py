@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 from paceline.benchmarks.matrix.models import random_target, untrained_draft
-from paceline.benchmarks.matrix.rows import EAGLE_3_1, HALF_VOCABULARY, HEAD, LLAMA_3
-from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
+from paceline.benchmarks.matrix.rows import EAGLE_3_1, HALF_VOCABULARY, HEAD, LLAMA_3, MIMO, MTP
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, random_draft
 from paceline.rig.models.target import DRAFT_LAYERS
+from safetensors.torch import load_file
 
 WORDS = 40
 
@@ -44,3 +45,18 @@ def test_every_norm_of_an_eagle_3_1_head_counts(target, tmp_path):
     assert all((value - 1.0).abs().mean() > 0.1 for value in norms.values())
     plain = load_draft(untrained_draft(HEAD, target, tmp_path / "plain"), load_target_embedding(target))
     assert all(torch.equal(draft.get_parameter(name), value) for name, value in plain.named_parameters())
+
+
+def test_a_mimo_is_a_qwen2_with_one_layer_more_in_which_every_weight_counts(target, tmp_path):
+    mimo = random_target(MIMO, target, tmp_path / "mimo")
+    folder = untrained_draft(MTP, mimo, tmp_path / "draft")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    draft = load_draft(folder, load_target_embedding(mimo), lambda: load_target_head(mimo))
+    assert torch.equal(draft.lm_head.weight, load_target_head(mimo))
+    for name, weight in draft.named_parameters():
+        plain = 1.0 if "norm" in name else 0.0
+        assert (weight - plain).abs().mean() > 0.01, name
+    stored = load_file(mimo / "model.safetensors")
+    names = {name.removeprefix("model.layers.0.") for name in stored if name.startswith("model.layers.0.")}
+    block = {name.removeprefix("midlayer.") for name, _ in draft.named_parameters() if name.startswith("midlayer.")}
+    assert names == block

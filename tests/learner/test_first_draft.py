@@ -256,3 +256,11 @@ def test_a_target_that_no_draft_can_be_made_for_is_named(tmp_path, changes, mess
 def test_a_place_that_cannot_be_written_is_named_as_the_option(tmp_path, target, text):
     with pytest.raises(ConfigError, match=r"--out .*/text/draft: .*expected a folder; move away what is there"):
         make_first_draft(target, text / "draft", [text])
+
+
+def test_a_target_with_a_layer_that_drafts_needs_no_draft_and_it_is_said_how_to_start(tmp_path, target):
+    source = json.loads((target / "config.json").read_text()) | {"architectures": ["MiMoForCausalLM"]}
+    (target / "config.json").write_text(json.dumps(source))
+    with pytest.raises(ConfigError, match=f"NEXTN --speculative-draft-model-path {target}, and set PACELINE_DRAFT"):
+        make_first_draft(target, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

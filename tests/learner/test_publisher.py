@@ -79,6 +79,16 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
     assert (row.version, row.state, row.why) == (version, VersionState.CANDIDATE, "better")
 
 
+def test_a_version_says_that_it_is_a_layer_of_its_targets_checkpoint(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    def write(folder: Path) -> None:
+        weights("layer")(folder)
+        (folder / "config.json").write_text('{"architectures": ["MiMoForCausalLM"]}')
+
+    assert publish(started, tmp_path / "versions", write, LINEAGE, by="learner", why="better").drafter == "mtp"
+
+
 def test_a_publication_that_fails_leaves_nothing(started: MemoryVersionBoard, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
 

@@ -28,7 +28,8 @@ def resolved(monkeypatch):
         "speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1,
         "speculative_use_rejection_sampling": False, "speculative_accept_threshold_single": 1.0,
         "speculative_accept_threshold_acc": 1.0, "disaggregation_mode": "null",
-        "speculative_draft_model_path": "draft", "model_path": "target",
+        "speculative_draft_model_path": "draft", "model_path": "target", "speculative_draft_model_revision": None,
+        "download_dir": None,
     }  # fmt: skip
     bags = ("get_spec", "get_parallel", "get_disagg", "get_model")
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))

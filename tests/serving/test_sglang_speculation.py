@@ -1,8 +1,10 @@
 """What SGLang resolved decides what is captured and how drafts are judged; tests/e2e asks the real one."""
 
+import json
 import logging
 import re
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +33,39 @@ from paceline.serving.sglang_speculation import (
 def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, changes, message):
     check_speculation()
     resolved |= changes
+    with pytest.raises(CaptureUnavailable, match=message):
+        check_speculation()
+
+
+@pytest.mark.parametrize(
+    ("architectures", "message"),
+    [
+        (["MiMoForCausalLM"], ""),
+        (
+            ["DeepseekV3ForCausalLM"],
+            "DeepseekV3ForCausalLM, expected MiMoForCausalLM: .* experts are not built",
+        ),
+        (["Qwen3NextForCausalLM"], "a draft of Qwen3NextForCausalLM, expected MiMoForCausalLM"),
+        (["LlamaForCausalLMEagle"], "a draft of LlamaForCausalLMEagle, expected MiMoForCausalLM"),
+        ([], "a draft of no architecture, expected MiMoForCausalLM"),
+    ],
+)
+def test_of_the_layers_in_targets_those_of_dense_ones_are_captured(resolved, tmp_path, architectures, message):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
+    resolved |= {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": str(tmp_path)}
+    with pytest.raises(CaptureUnavailable, match=message) if message else nullcontext():
+        check_speculation()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (None, "got NEXTN without --speculative-draft-model-path, expected there the target once more"),
+        ("nowhere/at-all", "speculation: nowhere/at-all: got neither a folder nor a copy in the Hugging Face cache"),
+    ],
+)
+def test_a_layer_whose_checkpoint_is_not_to_be_found_is_not_captured(resolved, path, message):
+    resolved |= {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": path}
     with pytest.raises(CaptureUnavailable, match=message):
         check_speculation()
 

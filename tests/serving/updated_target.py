@@ -144,8 +144,8 @@ def of_target(owns: bool, version: str) -> SglangTarget:
 
 
 def scenario(name: str) -> dict[str, Any]:
-    resolve("target" if name == "one checkpoint" else "draft")
-    target = of_target(name != "not ours", "7")
+    resolve("target" if "one checkpoint" in name else "draft")
+    target = of_target("not ours" not in name, "7")
     scheduler.Scheduler.flush_cache = lambda server, empty_cache=True: server.is_idle  # its memory pools need a model
     if name != "stock":
         sglang_hook_install.install(target.hooks())
@@ -198,7 +198,7 @@ def play(name: str) -> None:
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
-    for name in ("stock", "guarded", "one checkpoint", "not ours"):
+    for name in ("stock", "guarded", "one checkpoint", "one checkpoint, not ours", "not ours"):
         child = os.fork()
         if not child:
             play(name)
