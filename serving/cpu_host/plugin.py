@@ -126,7 +126,7 @@ def _without_pinning(*_: Any, **__: Any) -> None:
 
     for make in (torch.tensor, torch.empty, torch.zeros, torch.arange):
         setattr(torch, make.__name__, unpinned(make))
-    torch.Tensor.pin_memory = _same  # type: ignore[method-assign]
+    torch.Tensor.pin_memory = _same  # type: ignore[method-assign, assignment]
 
 
 def _same(tensor: Any, _device: Any = None) -> Any:
