@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 from ..serving.supported_release import SUPPORTED
 from .matrix.hook_changes import needs, report
+from .measure.command_line import benchmark_parser
 
 HOUSE = Path(__file__).parents[1]
 WHEELS = HOUSE / "build/wheels"
@@ -54,8 +55,11 @@ def make(release: str, target: str, arguments: str = "") -> bool:
     return not subprocess.run(command, check=False, cwd=HOUSE).returncode
 
 
-def main(release: str) -> int:
+def main() -> int:
     """Print what changed since the default release, and try it; 1 if anything failed."""
+    parser = benchmark_parser("release", __doc__)
+    parser.add_argument("release", help="as pip knows it: 0.5.24")
+    release: str = parser.parse_args().release
     with wheel(SUPPORTED[0]) as old, wheel(release) as new:
         print(f"== from {SUPPORTED[0]} to {release}", *report(old, new), sep="\n", flush=True)
         support(release, needs(new))
@@ -66,4 +70,4 @@ def main(release: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -6,7 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline.benchmarks import capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width
+from paceline.benchmarks import (
+    capture,
+    compatibility,
+    growth,
+    hooks,
+    outage,
+    release,
+    rollouts,
+    serving,
+    soak,
+    swap,
+    width,
+)
 from paceline.benchmarks.gpu import costs, run, shift, trim
 from paceline.benchmarks.learning import bench, ranks, record
 
@@ -15,7 +27,7 @@ RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other rev
 PROGRAMS = {
     program.__name__: program
     for program in (
-        capture, compatibility, growth, hooks, outage, rollouts, serving, soak, swap, width,
+        capture, compatibility, growth, hooks, outage, release, rollouts, serving, soak, swap, width,
         costs, run, shift, trim,
         bench, ranks, record,
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.settings.kinds import PacingName
 from paceline.buffer.stream.feature_rows import FeatureDtype
-from paceline.serving import plugin
+from paceline.serving import hook_targets, plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env
 from paceline.serving.cpu_host.config import is_switched_on
 
@@ -51,14 +51,14 @@ def test_a_courier_has_the_settings_of_its_server_whatever_becomes_of_the_file(t
 
 def test_a_name_that_is_no_setting_is_logged_and_capture_goes_on_as_configured(monkeypatch, caplog):
     registered = []
-    registry = SimpleNamespace(register=lambda target, hook, kind: registered.append(kind))
-    kinds = SimpleNamespace(BEFORE="before")
+    registry = SimpleNamespace(register=lambda target, hook, kind: registered.append((target, kind)))
+    kinds = SimpleNamespace(BEFORE="before", AROUND="around")
     module = SimpleNamespace(HookRegistry=registry, HookType=kinds)
     monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", module)
     monkeypatch.setenv("PACELINE_REDIS_URL", REDIS)
     monkeypatch.setenv("PACELINE_SAMPLE_RAT", "hunter2")
     plugin.register()
-    assert registered == ["before"]
+    assert registered == [(hook_targets.INIT_MODEL_WORKER, "before"), (hook_targets.HANDLE_REQUEST, "around")]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "PACELINE_SAMPLE_RAT: got an unknown name, expected a setting (the nearest is PACELINE_S" in caplog.text
     assert "it is ignored" in caplog.text
