@@ -1,6 +1,6 @@
 """Tries a release of SGLang that is not supported yet: what changed, the tests of the hooks, the rows users start with.
 
-    make try-release RELEASE=0.5.24
+    make try-release RELEASE=0.5.24            # python -m paceline.benchmarks.release 0.5.24
 
 Leaves in the working tree what the release needs to be tried at all: its requirements, and its name in SUPPORTED.
 """
