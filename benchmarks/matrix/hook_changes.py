@@ -28,8 +28,8 @@ def function(wheel: ZipFile, target: str) -> Function | None:
 
 def _inside(node: ast.AST, names: list[str]) -> Function | None:
     for name in names:
-        inner = (each for each in ast.walk(node) if isinstance(each, ast.ClassDef | Function) and each.name == name)
-        found = next(inner, None)
+        inner = ast.iter_child_nodes(node)  # and no deeper: another class may have a method of that name
+        found = next((each for each in inner if isinstance(each, ast.ClassDef | Function) and each.name == name), None)
         if found is None:
             return None
         node = found

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ...buffer.errors import ConfigError
 from .rope import Rope
@@ -28,6 +28,25 @@ class DraftConfig:
     norm_output: bool = False  # a step is fed the normed output of the step before it
     shares_head: bool = False  # the target's head is the draft's, and their vocabularies are one
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, path: Path) -> Self:
+        """Read a config.json. ConfigError when it is absent, not JSON, incomplete, or asks for arithmetic not here."""
+        try:
+            source = json.loads(path.read_text(encoding="utf-8"))
+            check_tables(source)
+            return cls._of(source)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: got {error}, expected the config.json of a draft") from error
+        except KeyError as error:
+            raise ConfigError(f"{path}: {error.args[0]} is missing; add it to the draft's config") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    @classmethod
+    @abstractmethod
+    def _of(cls, source: Mapping[str, Any]) -> Self:
+        """The config that a config.json's table describes; raises what `from_json` tells of."""
 
     @property
     @abstractmethod
@@ -55,13 +74,6 @@ _SIZES = (
     "vocab_size",
     "rms_norm_eps",
 )
-
-
-def read_source(path: Path) -> dict[str, Any]:
-    """What a config.json says. OSError, ValueError or ConfigError when it is absent, not JSON, or no table."""
-    source: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    check_tables(source)
-    return source
 
 
 def sizes_of(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from ...buffer.errors import ConfigError
-from .draft_config import DraftConfig, read_source, size_of, sizes_of
+from .draft_config import DraftConfig, size_of, sizes_of
 from .rope import rope_from
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
@@ -46,18 +45,20 @@ class Eagle3Config(DraftConfig):
         return tuple(named) if named else None
 
     @classmethod
-    def from_json(cls, path: Path) -> "Eagle3Config":
-        """Read a config.json. ConfigError when it is absent, not JSON, incomplete, or asks for arithmetic not here."""
-        try:
-            source = read_source(path)
-            _check_supported(source)
-            return _from_source(source)
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{path}: got {error}, expected the config.json of an EAGLE-3 draft") from error
-        except KeyError as error:
-            raise ConfigError(f"{path}: {error.args[0]} is missing; add it to the draft's config") from error
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+    def _of(cls, source: Mapping[str, Any]) -> Self:
+        _check_supported(source)
+        words = source["draft_vocab_size"]  # null, not absent: SGLang 0.5.21 does not start without the name
+        return cls(
+            **sizes_of(source),
+            draft_vocab_size=size_of(source, "vocab_size" if words is None else "draft_vocab_size"),
+            feature_layers=_feature_layers(source),
+            rope=rope_from(source),
+            norm_before_fc=bool(_eagle(source).get("norm_before_fc", source.get("norm_before_fc", False))),
+            fc_norm=bool(source.get("fc_norm") or source.get("use_aux_norm")),
+            norm_output=bool(source.get("norm_output")),
+            shares_head=words is None,
+            source=source,
+        )
 
     def _named(self) -> dict[str, Any]:
         return {
@@ -70,21 +71,6 @@ class Eagle3Config(DraftConfig):
             "num_hidden_layers": 1,
             "tie_word_embeddings": False,
         }
-
-
-def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
-    words = source["draft_vocab_size"]  # null, not absent: SGLang 0.5.21 does not start without the name
-    return Eagle3Config(
-        **sizes_of(source),
-        draft_vocab_size=size_of(source, "vocab_size" if words is None else "draft_vocab_size"),
-        feature_layers=_feature_layers(source),
-        rope=rope_from(source),
-        norm_before_fc=bool(_eagle(source).get("norm_before_fc", source.get("norm_before_fc", False))),
-        fc_norm=bool(source.get("fc_norm") or source.get("use_aux_norm")),
-        norm_output=bool(source.get("norm_output")),
-        shares_head=words is None,
-        source=source,
-    )
 
 
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"

@@ -5,7 +5,6 @@ Axes and rows as in chain_draft.py. A feature row is the target's last hidden st
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -16,7 +15,7 @@ from ...buffer.drafts.mtp_layer import ARCHITECTURE, PREFIX
 from ...buffer.errors import ConfigError
 from .chain_draft import ChainDraft, WayIn
 from .decoder_layer import DecoderLayer
-from .draft_config import DraftConfig, read_source, sizes_of
+from .draft_config import DraftConfig, sizes_of
 from .rope import rope_from
 
 
@@ -33,21 +32,12 @@ class MimoConfig(DraftConfig):
         return {"architectures": [ARCHITECTURE], "model_type": "qwen2", "hidden_act": "silu"}
 
     @classmethod
-    def from_json(cls, path: Path) -> Self:
-        """Read a target's config.json. ConfigError when it is absent, not JSON, or asks for arithmetic not here."""
-        try:
-            source = read_source(path)
-            _check_activation(source)
-            sizes = sizes_of(source)
-            words = sizes["vocab_size"]
-            fixed: dict[str, Any] = {"draft_vocab_size": words, "norm_output": True, "shares_head": True}
-            return cls(**sizes, **fixed, rope=rope_from(source), source=source)
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{path}: got {error}, expected the config.json of {ARCHITECTURE}") from error
-        except KeyError as error:
-            raise ConfigError(f"{path}: {error.args[0]} is missing; add it to the target's config") from error
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+    def _of(cls, source: Mapping[str, Any]) -> Self:
+        _check_activation(source)
+        sizes = sizes_of(source)
+        words = sizes["vocab_size"]
+        fixed: dict[str, Any] = {"draft_vocab_size": words, "norm_output": True, "shares_head": True}
+        return cls(**sizes, **fixed, rope=rope_from(source), source=source)
 
 
 class MimoDraft(ChainDraft):

@@ -25,6 +25,8 @@ class Worker:
         total = 1
         return total
 
+    def gone(self): ...
+
 def came(a=1): ...
 """
 
