@@ -23,6 +23,7 @@ from ..policies.readings.causes.periods import draft_periods, since_periods
 from ..policies.readings.definitions import Reading
 from ..policies.readings.speed import speed_over_plain
 from ..policies.readings.windows import windowed
+from .model_free import Beside, beside
 from .snapshot import Snapshot
 
 #: What `--since` compares with when it is not given.
@@ -37,17 +38,19 @@ class Explained:
     found: Explanation
     state: BoardState
     over_plain: tuple[Reading, Reading]  # speed over plain decoding before, and now
+    beside: Beside  # drafters without a model
 
     @property
     def answer(self) -> list[str]:
         """Sentences, the most important first."""
-        return answer(self.found, self.state.rows, *self.over_plain)
+        return [*answer(self.found, self.state.rows, *self.over_plain), *self.beside.sentences]
 
     @property
     def unknown(self) -> list[str]:
         """What cannot be told, a line for each reason."""
         why = self.over_plain[1].why_unknown
-        return [*self.found.unknown, *([f"speed over plain decoding: unknown, {why}"] if why else [])]
+        over_plain = f"speed over plain decoding: unknown, {why}" if why else ""
+        return [*self.found.unknown, *filter(None, (over_plain, self.beside.why_unknown))]
 
 
 def explained(seen: Snapshot, since: str | None, draft: int | None) -> Explained:
@@ -62,7 +65,8 @@ def explained(seen: Snapshot, since: str | None, draft: int | None) -> Explained
         since_periods(seen.histories, since_s, seen.at) if draft is None else draft_periods(seen.histories, draft)
     )
     windows = [windowed(seen.histories, period.began_s, period.ended_s) for period in (before, now)]
-    return Explained(explain(before, now), seen.state, (speed_over_plain(windows[0]), speed_over_plain(windows[1])))
+    over_plain = (speed_over_plain(windows[0]), speed_over_plain(windows[1]))
+    return Explained(explain(before, now), seen.state, over_plain, beside(seen))
 
 
 def seconds(text: str) -> float:
@@ -81,6 +85,8 @@ def print_explanation(console: Console, of: Explained) -> None:
         console.print(findings_table(of.found.findings))
         for line in of.unknown:
             console.print(_plain(line), style="yellow", highlight=False)
+    if of.beside.rows:
+        console.print(of.beside.table())
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
@@ -111,6 +117,7 @@ def as_fields(of: Explained) -> dict[str, Any]:
         "causes": [_finding_fields(finding) for finding in found.findings],
         "parts": [{"part": part, "factor": factor_of(part), "log": log} for part, log in found.change.parts.items()],
         "unknown": of.unknown,
+        "model_free": of.beside.as_fields(),
     }
 
 

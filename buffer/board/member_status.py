@@ -253,6 +253,34 @@ class ScheduleSaid(msgspec.Struct, kw_only=True, gc=False):
     rested_s: float | None = None  # None: it learns
 
 
+class DrafterSaid(msgspec.Struct, kw_only=True, gc=False):
+    """A drafter without a model on text that a draft served."""
+
+    drafter: str
+    accept_length: float
+    gain: float  # verify rounds of the draft over its own
+    low: float | None = None  # of the gain; None: too few traces
+    high: float | None = None
+
+
+class LabelDraftersSaid(msgspec.Struct, kw_only=True, gc=False):
+    """Drafters without a model on the traces of one label."""
+
+    label: str | None = None  # None: of all labels together
+    traces: int
+    tokens: int
+    accept_length: float  # of the drafts that served
+    drafters: list[DrafterSaid] = []
+
+
+class ModelFreeSaid(msgspec.Struct, kw_only=True, gc=False):
+    """What drafters without a model would have done on the newest traces."""
+
+    by_label: list[LabelDraftersSaid] = []  # all labels first
+    left_out: dict[str, int] = {}  # traces, by reason
+    microseconds_per_round: dict[str, float] = {}  # processor time by drafter
+
+
 class MlflowRuns(msgspec.Struct, kw_only=True, gc=False):
     """Where people find the newest drafts in MLflow."""
 
@@ -338,6 +366,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     version: int | None = None  # published last
     life: LifeSaid | None = None
     schedule: ScheduleSaid | None = None
+    model_free: ModelFreeSaid | None = None
     pending_registrations: int | None = None
     mlflow: MlflowRuns | None = None
     mlflow_waiting: MlflowWaiting | None = None

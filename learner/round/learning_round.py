@@ -64,6 +64,8 @@ class LearningRound:
         alarm = gap_alarm(self.calibration)
         if alarm is not None:
             return self._set_aside(alarm)
+        with self.heartbeat.tally.phase("compare"):
+            self.state.model_free.observe(self.state.judging_traces(self.claimed))
         self.state.record_rollback(self.board_state, time.time())
         now_s = time.time()
         decision = self.state.decide(self.claimed, now_s)

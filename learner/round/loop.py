@@ -11,7 +11,7 @@ import msgspec
 
 from ...buffer import retention
 from ...buffer.board.lease import Lease, require
-from ...buffer.board.member_status import MemberStatus, ScheduleSaid
+from ...buffer.board.member_status import MemberStatus, ModelFreeSaid, ScheduleSaid
 from ...buffer.board.reason import ReasonCode
 from ...buffer.board.redis_board import RedisVersionBoard
 from ...buffer.board.version import BoardState
@@ -107,6 +107,7 @@ class Learner:
             said.fault = ""
             said.life = life
             said.schedule = msgspec.convert(standing, ScheduleSaid, from_attributes=True)
+            said.model_free = msgspec.convert(state.model_free, ModelFreeSaid, from_attributes=True)
             said.pending_registrations = self._registry.pending_registrations
             said.mlflow = self._registry.runs_told() or said.mlflow
             said.mlflow_waiting = self._registry.waiting_told()

@@ -16,6 +16,7 @@ from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry, entry_order
 from ...policies.acceptance import served_by_request
 from ...policies.learn_schedule import LearnDecision, LearnSchedule
 from ...policies.line_delivery import Ground, LineDelivery
+from ...policies.model_free.comparison import ModelFree
 from ...policies.promotion import Promotion, Verdict
 from ...policies.target_history import TargetHistory
 from ...policies.trace_weighting import is_expired
@@ -93,6 +94,7 @@ class LearnerState:
         self.drafts = drafts
         self.targets = targets
         self.target_features = target_features
+        self.model_free = ModelFree(time.thread_time)
         self.schedule = LearnSchedule(config.learn_rules)
         self.schedule.restore(notes.schedule)
         self.replay_buffer = ReplayBuffer(most_traces=config.replay_traces, most_held_out=config.remembered_held_out)
@@ -134,6 +136,7 @@ class LearnerState:
         learned = found[Outcome.LEARNED][-self.config.replay_traces :]
         kept, _ = with_features(learned, self.target_features)  # the others were counted when they were acked
         self.replay_buffer.take(kept)
+        self.model_free.remember(entry.trace for entry in kept)
         self.replay_buffer.remember_held_out(found[Outcome.HELD_OUT])
 
     def sort(self, entries: Sequence[TraceEntry]) -> ByOutcome:

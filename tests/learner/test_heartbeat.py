@@ -16,6 +16,7 @@ from paceline.learner.heartbeat import ALIVE_S, Heartbeat
 from paceline.learner.round.learning_report import MAX_LOSSES, LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.work_tally import FAILED, WorkTally
+from paceline.policies.model_free.comparison import ModelFree
 from twins.memory_board import MemoryVersionBoard
 
 EMPTY = BufferCounts(delivered=0, pending=0, dead_lettered=0, acked={}, trimmed=0, bytes=0)
@@ -136,6 +137,23 @@ def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkey
     assert told(house).fit.traces == {**second.outcomes, "replayed": learnt}
     assert told(house).schedule.rest_after_flat_rounds == house.config.rest_after_rounds
     assert "learning is set to always" in told(house).schedule.next
+
+
+def test_drafters_without_a_model_are_told_and_their_table_survives_a_restart(house) -> None:
+    first = house.send(label="made", stride=7)
+    house.learner().learn_once()
+    said = told(house).model_free
+    assert [(row.label, row.traces) for row in said.by_label] == [(None, len(first)), ("made", len(first))]
+    served = sum(len(trace.rounds) for trace in first)
+    assert said.by_label[0].accept_length == pytest.approx(said.by_label[0].tokens / served)
+    learner = house.learner()
+    again = house.send(label="made")
+    learner.learn_once()
+    assert [row.traces for row in told(house).model_free.by_label] == [len(again)] * 2
+    without = ModelFree(lambda: 0.0)
+    without.remember(again)
+    rows = learner._state.model_free._drafters[1]._rows
+    assert rows.keys() > without._drafters[1]._rows.keys()  # those of the first traces, which the buffer kept
 
 
 def test_while_it_trains_it_says_step_of_steps(house, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 // Panel 5: why it is not faster, as differences of logarithms that add up.
-import { el, fill, notKnown } from "./dom.js";
+import { el, fill, notKnown, table } from "./dom.js";
 
 /** Causes that change less are only counted. */
 const SMALL_LOG = 0.005;
@@ -13,7 +13,17 @@ export function drawWhy(box, panel) {
   fill(box, ...panel.answer.slice(0, 1).map((line) => el("p", "summary", line)),
     el("ol", "waterfall", step(whole, widest), ...shown.map((one) => step(one, widest))),
     ...(rest ? [el("p", "quiet", `${rest} further causes change nothing (less than 0.5 %).`)] : []),
-    ...panel.unknown.map((line) => el("p", "unknown", line)));
+    ...panel.unknown.map((line) => el("p", "unknown", line)),
+    ...modelFree(panel.model_free));
+}
+
+/** Drafters without a model on the same text, by label. */
+function modelFree({ answer, rows }) {
+  if (!rows.length) { return []; }
+  const names = rows[0].drafters.map((one) => one.drafter);
+  const cells = rows.map((row) => [row.label === null ? "all" : row.label || "no label", row.traces, row.accept_length.toFixed(2),
+    ...row.drafters.map((one) => `${one.accept_length.toFixed(2)} ×${one.gain.toFixed(2)}`)]);
+  return [...answer.map((line) => el("p", "summary", line)), table(["label", "traces", "draft", ...names], cells, "Accept length on the same text")];
 }
 
 function step({ cause, log, log_low: low, log_high: high, is_noise: isNoise, share, evidence, what_would_change_it: cure }, widest) {
