@@ -59,6 +59,10 @@ class Request(msgspec.Struct, frozen=True):
     rounds: dict[str, float]
 
 
+#: The rounds of each request, in order, under one way to draft.
+Rule = Callable[[Sequence[Request]], list[float]]
+
+
 class Learning:
     """A draft that learns from what it is shown, `cadence` requests at a time."""
 
@@ -179,7 +183,7 @@ def hedged(requests: Sequence[Request], drafters: Sequence[str]) -> list[float]:
 def markdown(seeds: Sequence[Sequence[Request]]) -> str:
     """Accepted drafts per round over the later half by drafter and label, and of each choice."""
     labels = sorted({request.label for request in seeds[0]})
-    columns = {name: partial(fixed, name) for name in (ONE, OWN, LOOKUP, NGRAM)}
+    columns: dict[str, Rule] = {name: partial(fixed, name) for name in (ONE, OWN, LOOKUP, NGRAM)}
     columns |= {
         "choice of all": partial(hedged, drafters=tuple(columns)),
         "choice without a draft per label": partial(hedged, drafters=(ONE, LOOKUP, NGRAM)),
@@ -207,7 +211,7 @@ def best_known(requests: Sequence[Request]) -> list[float]:
     return [request.rounds[best[request.label]] for request in requests]
 
 
-def accepted(of: Callable[[Sequence[Request]], list[float]], requests: Sequence[Request], label: str | None) -> float:
+def accepted(of: Rule, requests: Sequence[Request], label: str | None) -> float:
     """Accepted drafts per round over the later half, of one label or of all."""
     later = range(len(requests) // 2, len(requests))
     rounds = of(requests)

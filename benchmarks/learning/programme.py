@@ -17,7 +17,7 @@ STARTS = ("cold", "warm")
 RateKey = tuple[str, str, str]
 Rates = Mapping[RateKey, float]
 
-#: Draft length at which rates are tuned, whatever length they are used at.
+#: Draft length at which rates are tuned, for longer drafts too.
 TUNED_STEPS = 5
 TUNING_SEED = 0
 _REJECTION = "rejection"
@@ -178,7 +178,7 @@ class Programme:
         """Tuning runs for every rate of the grid, stage by stage."""
         wanted = {job.rate_key: job for job in self._jobs() if job.row.rate is Rate.TUNED}
         for job in wanted.values():
-            setting = replace(job.setting, steps=TUNED_STEPS)
+            setting = replace(job.setting, steps=min(TUNED_STEPS, job.setting.steps))
             for rate in self.grid[job.start]:
                 yield replace(job, setting=setting, seed=TUNING_SEED, sizes=self.tuning_sizes, rate=rate, tuning=True)
 
@@ -327,7 +327,7 @@ CHAT = Programme(
         ),
     ),
     tuning_sizes=Sizes(0, 16, 8),
-    grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3)},
+    grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3, 8e-3)},  # a draft of other streams is cold on a new one
     minutes=240.0,
 )
 #: By target; see lab.open_lab.
