@@ -44,9 +44,13 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     """
     config = configured(BufferConfig, settings)
     client = _connected(settings, redis_url)
-    if speculator is None and not settings.is_given("SPECULATOR"):
-        speculator = _only(speculators(client))
-    config = replace(config, speculator=speculator or config.speculator)
+    try:
+        if speculator is None and not settings.is_given("SPECULATOR"):
+            speculator = _only(speculators(client))
+        config = replace(config, speculator=speculator or config.speculator)
+    except Exception:
+        client.close()
+        raise
     board = RedisVersionBoard(client, config)
     auth = OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"), store=store_of(config))

@@ -37,12 +37,13 @@ def test_in_a_redis_without_one_it_is_the_default(opened):
     assert opened() == "default"
 
 
-def test_several_are_listed(opened, beats):
+def test_several_are_listed_and_no_connection_is_left_open(opened, beats, redis_client):
     beats("chat", "code")
-    with pytest.raises(
-        ConfigError, match=r"got nothing, and Redis has chat, code, expected one of them there or in --"
-    ):
+    before = {client["id"] for client in redis_client.client_list()}
+    with pytest.raises(ConfigError) as caught:
         opened()
+    assert "got nothing, and Redis has chat, code, expected one of them there or in --" in str(caught.value)
+    assert {client["id"] for client in redis_client.client_list()} <= before
 
 
 def test_what_is_said_wins(opened, beats, tmp_path):
