@@ -41,7 +41,8 @@ class DeepseekDraft(NextnDraft):
 
     def _query_key_value_of(self, normed_BNH: Tensor) -> Tensor:
         layer = self.midlayer.self_attn
-        rope, nope = layer.qk_rope_head_dim, layer.qk_nope_head_dim
+        rope = layer.qk_rope_head_dim
+        nope = layer.qk_nope_head_dim
         if layer.q_lora_rank is None:
             query_BNX = layer.q_proj(normed_BNH)
         else:

@@ -36,7 +36,8 @@ class GlmDraft(NextnDraft):
         layer = self.midlayer.self_attn
         query_BNX, key_BNX, value_BNX = (project(normed_BNH) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
         if layer.use_qk_norm:
-            query_BNX, key_BNX = self._normed(layer.q_norm, query_BNX), self._normed(layer.k_norm, key_BNX)
+            query_BNX = self._normed(layer.q_norm, query_BNX)
+            key_BNX = self._normed(layer.k_norm, key_BNX)
         return torch.cat([query_BNX, key_BNX, value_BNX], -1)
 
     def _normed(self, norm: torch.nn.Module, heads_BNX: Tensor) -> Tensor:

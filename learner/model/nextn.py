@@ -21,7 +21,8 @@ from .draft_config import DraftConfig, check_activation, size_of, sizes_of
 from .rope import rope_from
 
 #: Parameters that transformers keeps of all experts in one.
-_GATE_UP, _DOWN = "midlayer.mlp.experts.gate_up_proj", "midlayer.mlp.experts.down_proj"
+_GATE_UP = "midlayer.mlp.experts.gate_up_proj"
+_DOWN = "midlayer.mlp.experts.down_proj"
 _BIAS = "midlayer.mlp.gate.e_score_correction_bias"
 #: Beside the decoder layer, SGLang's names are ours but for this one's.
 _NORM = {"norm.weight": "shared_head.norm.weight"}
@@ -87,8 +88,8 @@ class NextnDraft(ChainDraft):
     def file_tensors(self) -> dict[str, Tensor]:
         """As every draft's: of each expert its three matrices, and the router's bias, which is no parameter."""
         tensors = super().file_tensors()
-        gate_ups, downs = tensors.pop(_GATE_UP), tensors.pop(_DOWN)
-        return {**tensors, **dict(_experts(gate_ups, downs)), _BIAS: self.get_buffer(_BIAS)}
+        experts = dict(_experts(tensors.pop(_GATE_UP), tensors.pop(_DOWN)))
+        return {**tensors, **experts, _BIAS: self.get_buffer(_BIAS)}
 
     @abstractmethod
     def _query_key_value_of(self, normed_BNH: Tensor) -> Tensor:
