@@ -1,4 +1,4 @@
-"""Targets with an MTP layer made of a trained Llama: they compute what it does, and their layer is untrained."""
+"""Targets with an untrained MTP layer, for tests that start a real server: two that compute what a Llama does."""
 
 import json
 from pathlib import Path
@@ -35,9 +35,9 @@ def glm_of(llama: Path, folder: Path) -> Path:
         "routed_scaling_factor": 1.0, "use_qk_norm": False,
     }  # fmt: skip
     tensors = load_file(llama / WEIGHTS_FILE)
-    prefix, last = f"model.layers.{number - 1}.", f"model.layers.{number}."
-    attention = {name.replace(prefix, last): w for name, w in tensors.items() if name.startswith(prefix)}
-    tensors |= {name: weight for name, weight in attention.items() if ".mlp." not in name}
+    block, last = f"model.layers.{number - 1}.", f"model.layers.{number}."
+    names = [name for name in tensors if name.startswith(block) and ".mlp." not in name]
+    tensors |= {name.replace(block, last): torch.zeros_like(tensors[name]) for name in names}
     tensors |= {last + name: torch.zeros(shape) for name, shape in _expert_shapes(width, 8, 256).items()}
     _write(llama, folder, tensors, more)
     make_last_layer_mtp(folder, seed=0)
@@ -45,8 +45,17 @@ def glm_of(llama: Path, folder: Path) -> Path:
 
 
 def deepseek_beside(llama: Path, folder: Path) -> Path:
-    """No Llama's heads can be latent: a random DeepSeek with its tokenizer."""
-    return random_target(DEEPSEEK, llama, folder)
+    """A random DeepSeek with the Llama's tokenizer: no Llama's heads can be latent.
+
+    Its layers attend to nothing, so that what it says next hangs on the last token alone, which a draft can learn.
+    """
+    random_target(DEEPSEEK, llama, folder)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    last = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    for layer in range(last):
+        tensors[f"model.layers.{layer}.self_attn.o_proj.weight"].zero_()
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    return folder
 
 
 def _expert_shapes(width: int, experts: int, wide: int) -> dict[str, tuple[int, ...]]:
@@ -62,7 +71,7 @@ def _expert_shapes(width: int, experts: int, wide: int) -> dict[str, tuple[int, 
 
 def _write(llama: Path, folder: Path, tensors: dict[str, Tensor], more: dict[str, object]) -> None:
     folder.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE, {"format": "pt"})
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     for file in llama.glob("tokenizer*"):
         (folder / file.name).write_bytes(file.read_bytes())
     config = json.loads((llama / "config.json").read_text())

@@ -47,11 +47,11 @@ _EXPERTS = {
     "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
     "routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
 }  # fmt: skip
-#: On a CPU SGLang turns the channels of latent attention by YaRN alone. It needs three settings that transformers has no
-#: defaults for.
+#: On a CPU SGLang turns channels of latent attention by YaRN alone. transformers has no defaults of the first three.
 _LATENTS = {
+    "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "n_group": 2, "topk_group": 1,
     "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24,
-    "v_head_dim": 16, "n_group": 2, "topk_group": 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    "v_head_dim": 16,
     "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512,
         "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.5,
