@@ -115,5 +115,4 @@ def _layer(draft: Any, tokens: Any, hidden: Any) -> Any:
     x = draft.eh_proj(torch.cat(both, -1))[None]
     later = torch.full((rows, rows), float("-inf")).triu(1)[None, None]
     turned = rotary(x, torch.arange(rows)[None])
-    out = draft.midlayer(x, attention_mask=later, position_embeddings=turned)
-    return draft.norm(out[0] if isinstance(out, tuple) else out[None])[0] if out.ndim == 2 else draft.norm(out)[0]
+    return draft.norm(draft.midlayer(x, attention_mask=later, position_embeddings=turned))[0]
