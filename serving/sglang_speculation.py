@@ -26,7 +26,7 @@ def check_speculation() -> None:
     elif spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
             f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, or NEXTN for a "
-            "MiMo target"
+            "MiMo or GLM-4.5 target"
         )
     if parallel.dp_size != 1 or parallel.pp_size != 1:
         raise CaptureUnavailable(
@@ -45,7 +45,7 @@ def _check_mtp(spec: Any) -> None:
     from sglang.srt.runtime_context import get_model
 
     from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
-    from ..buffer.drafts.mtp_layer import ARCHITECTURE, architecture_of
+    from ..buffer.drafts.mtp_layer import ARCHITECTURES, architecture_of
 
     path = spec.speculative_draft_model_path
     if not path:
@@ -58,11 +58,12 @@ def _check_mtp(spec: Any) -> None:
         found = architecture_of(folder / CONFIG_FILE)
     except ConfigError as error:
         raise CaptureUnavailable(f"speculation: {error}") from error
-    if found != ARCHITECTURE:
+    if found not in ARCHITECTURES:
         raise CaptureUnavailable(
-            f"speculation: got NEXTN (or EAGLE) with a draft of {found or 'no architecture'}, expected {ARCHITECTURE}: "
-            "of the layers that targets bring, paceline learns MiMo's; latent attention, gated attention and experts "
-            "are not built. Start the server with EAGLE3, if there is such a draft of this target"
+            f"speculation: got NEXTN (or EAGLE) with a draft of {found or 'no architecture'}, expected one of "
+            f"{', '.join(ARCHITECTURES)}: of the layers that targets bring, paceline learns theirs; gated attention "
+            "and several layers are not built. Start the server with EAGLE3, if there is such a draft "
+            "of this target"
         )
 
 

@@ -16,8 +16,21 @@ from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...buffer.drafts.single_file import draft_folder
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
-from .mimo import add_mtp_layer
-from .rows import BFLOAT16, EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LAYER_ALONE, LLAMA_3, MIMO, MTP
+from .mtp import make_last_layer_mtp, make_mimo
+from .rows import (
+    BFLOAT16,
+    DEEPSEEK,
+    EAGLE_3_1,
+    FOLDER,
+    GLM,
+    HALF_VOCABULARY,
+    HEAD,
+    HUB_ID,
+    LAYER_ALONE,
+    LLAMA_3,
+    MIMO,
+    MTP,
+)
 
 _SEED = 0
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -29,6 +42,20 @@ _SIZES: Mapping[str, Any] = {
 _LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64, "rope_theta": 1e4,
+}  # fmt: skip
+_EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
+}  # fmt: skip
+#: On a CPU SGLang turns channels of latent attention by YaRN alone. transformers has no defaults of the first three.
+_LATENTS = {
+    "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "n_group": 2, "topk_group": 1,
+    "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24,
+    "v_head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512,
+        "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.5,
+    },
 }  # fmt: skip
 #: Family -> model type of transformers, and its settings beside _SIZES.
 _FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -44,6 +71,14 @@ _FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
     ),
     MIMO: ("qwen2", {}),  # and an MTP layer
+    GLM: ("glm4_moe", {**_EXPERTS, "use_qk_norm": True, "attention_bias": True, "num_hidden_layers": 5}),
+    DEEPSEEK: ("deepseek_v3", {**_EXPERTS, **_LATENTS, "num_hidden_layers": 5}),
+}
+#: What makes the target of a family one with an MTP layer.
+_WITH_LAYER: Mapping[str, Callable[[Path, int], None]] = {
+    MIMO: make_mimo,
+    GLM: make_last_layer_mtp,
+    DEEPSEEK: make_last_layer_mtp,
 }
 
 
@@ -57,8 +92,8 @@ def random_target(family: str, tokenizer_of: Path, folder: Path) -> Path:
     config = AutoConfig.for_model(kind, **{**_SIZES, "vocab_size": words, "dtype": "float32", **more})
     disable_progress_bar()  # it would be drawn across our own
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    if family == MIMO:
-        add_mtp_layer(folder, _SEED)
+    if family in _WITH_LAYER:
+        _WITH_LAYER[family](folder, _SEED)
     for file in tokenizer_of.glob("tokenizer*"):
         shutil.copy(file, folder)
     return folder

@@ -14,9 +14,11 @@ HEAD = "EAGLE-3"
 EAGLE_3_1 = "EAGLE-3.1"
 HALF_VOCABULARY = "half the vocabulary"
 BFLOAT16 = "bfloat16"
-#: The layer of the target's own checkpoint, and the family that has one.
+#: The layer of the target's own checkpoint, and the families that have one.
 MTP = "MTP"
 MIMO = "MiMo"
+GLM = "GLM-4.5"
+DEEPSEEK = "DeepSeek-V3"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
@@ -82,9 +84,25 @@ def _quantised(name: str, more: str = "", *, weights: str = "", family: str = LL
     return Row(factor=QUANTISED, name=name, flags=flags, family=family, weights=weights, head=head)
 
 
-def _mtp(name: str, flags: str = CHAIN_FLAGS, **more: Any) -> Row:
-    """A MiMo that drafts by its own layer. transformers has no MiMo: checkpoints bring the class of their config."""
-    return Row(factor=OWN_LAYER, name=name, flags=f"{flags} --trust-remote-code", family=MIMO, head=MTP, **more)
+def _mtp(name: str, flags: str = CHAIN_FLAGS, family: str = MIMO, **more: Any) -> Row:
+    """A target that drafts by its own layer. transformers has no MiMo: checkpoints bring the class of their config."""
+    flags = f"{flags} --trust-remote-code" if family == MIMO else flags
+    return Row(factor=OWN_LAYER, name=name, flags=flags, family=family, head=MTP, **more)
+
+
+def _with_experts(family: str) -> tuple[Row, ...]:
+    """Rows of a family whose MTP layer has experts."""
+    chunks = f"{CHAIN_FLAGS} --chunked-prefill-size 32"
+    sampled = f"{CHAIN_FLAGS} --speculative-use-rejection-sampling"
+    return (
+        _mtp(family, family=family),
+        _mtp(f"{family}, its layer alone named as the draft", family=family, form=LAYER_ALONE),
+        _mtp(f"{family}, the algorithm and the draft alone", "", family),
+        _mtp(f"{family}, a system prompt that is cached, prompts in chunks", chunks, family, has_system_prompt=True),
+        _mtp(f"{family}, adaptive speculation", "--speculative-adaptive", family),
+        _mtp(f"{family}, rejection sampling at temperature 0.7", sampled, family, temperature=0.7),
+        _mtp(f"{family}, two ranks", f"{CHAIN_FLAGS} --tp-size 2", family),
+    )
 
 
 ROWS: Sequence[Row] = (
@@ -141,6 +159,7 @@ ROWS: Sequence[Row] = (
         temperature=0.7,
     ),
     _mtp("MiMo, two ranks", f"{CHAIN_FLAGS} --tp-size 2"),
+    *(row for family in (GLM, DEEPSEEK) for row in _with_experts(family)),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

@@ -50,8 +50,9 @@ rows say what is read, captured, replayed and swapped, and nothing of a GPU's ke
 
 For a GPU are left: those kernels, FP4 (NVFP4, MXFP4), bitsandbytes, GGUF, quantised experts, a KV cache of 8 bits.
 """,
-    OWN_LAYER: """A MiMo of four layers whose checkpoint has one layer more, which drafts; the target is named as the
-draft as well. What is learned and swapped is that layer alone.
+    OWN_LAYER: """A target of four layers whose checkpoint has one layer more, which drafts; the target is named as the
+draft as well. What is learned and swapped is that layer alone: dense for MiMo, with experts for the others, and with
+latent attention for DeepSeek-V3.
 """,
     "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
 vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96

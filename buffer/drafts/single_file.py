@@ -5,6 +5,7 @@ A pickle is read here and nowhere else, by torch's reader that makes tensors and
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from torch import Tensor
 from ..board.weights_file import WEIGHTS_FILE, sha256_of
 from ..errors import ConfigError
 from .checkpoint import CONFIG_FILE, WeightFiles, local_folder, weight_files
-from .mtp_layer import ANY_LAYER, PREFIX, config_of_layer, is_mtp
+from .mtp_layer import LayerNames, config_of_layer, is_mtp, layer_names
 
 
 def draft_folder(
@@ -40,7 +41,8 @@ def draft_folder(
     weights = weight_files(folder)
     is_one = weights.files == (folder / WEIGHTS_FILE,)
     if is_mtp(config):
-        tensors, is_alone = _layer_of(weights)
+        names = layer_names(json.loads(config.read_text(encoding="utf-8")))
+        tensors, is_alone = _layer_of(weights, names)
         if is_alone and is_one:
             return folder
         text = config_of_layer(config).encode()
@@ -67,7 +69,7 @@ def _digest(*files: Path) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-def _layer_of(weights: WeightFiles) -> tuple[dict[str, Tensor], bool]:
+def _layer_of(weights: WeightFiles, layer: LayerNames) -> tuple[dict[str, Tensor], bool]:
     """The tensors of the layer, and whether the checkpoint holds no others; they are not read. Blocks on the disk.
 
     ConfigError when there is no such layer, more than one, or a file that is not safetensors.
@@ -78,14 +80,14 @@ def _layer_of(weights: WeightFiles) -> tuple[dict[str, Tensor], bool]:
         try:
             with safe_open(file, framework="pt") as stored:
                 stored_names.update(stored.keys())
-                names = [name for name in stored.keys() if name.startswith(ANY_LAYER)]  # noqa: SIM118 - no mapping
+                names = [name for name in stored.keys() if layer.layer_of(name) is not None]  # noqa: SIM118 - no mapping
                 found |= {name: stored.get_tensor(name) for name in names}
         except (OSError, SafetensorError) as error:
             raise ConfigError(f"{file}: got {error}, expected a safetensors file") from error
-    others = sorted({name.split(".")[2] for name in found} - {"0"})
+    others = sorted({str(layer.layer_of(name)) for name in found} - {str(layer.number)})
     if others or not found:
-        got = f"MTP layers 0 and {', '.join(others)}" if others else "none"
-        raise ConfigError(f"{weights.files[0].parent}: got {got}, expected one MTP layer, {PREFIX}*")
+        got = f"MTP layers {layer.number} and {', '.join(others)}" if others else "none"
+        raise ConfigError(f"{weights.files[0].parent}: got {got}, expected one MTP layer, {layer.prefix}*")
     return found, stored_names == found.keys()
 
 

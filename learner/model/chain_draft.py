@@ -78,6 +78,13 @@ class ChainDraft(nn.Module, ABC):
     def parameter_of(self, name: str) -> str:
         """Name of the parameter that a weights file calls `name`; `name` itself of one that is unknown."""
 
+    def file_tensors(self) -> dict[str, Tensor]:
+        """All that a weights file holds beside the vocabulary map, as `parameter_of` names it: the weights themselves.
+
+        Of several matrices in one parameter each is a view.
+        """
+        return dict(self.named_parameters())
+
     @abstractmethod
     def _first_hidden(self, features_BRD: Tensor) -> Tensor:
         """The hidden states that step 0 is fed, float32 [B, R, H]."""
@@ -107,7 +114,7 @@ class ChainDraft(nn.Module, ABC):
         to_draft_W = torch.full((config.vocab_size,), -1)
         to_draft_W[ids_V] = torch.arange(len(ids_V))
         self.register_buffer("embedding_WH", embedding.detach().float(), persistent=False)
-        self.register_buffer("radians_C", config.rope.radians(config.head_dim // 2), persistent=False)
+        self.register_buffer("radians_C", config.rope.radians(config.rotary_dim // 2), persistent=False)
         self.register_buffer("draft_to_target_V", ids_V, persistent=False)
         self.register_buffer("target_to_draft_W", to_draft_W, persistent=False)
 
@@ -188,14 +195,13 @@ class ChainDraft(nn.Module, ABC):
         return rotated[:, :heads], rotated[:, heads:], by_head[:, heads + kv_heads :]
 
     def _rotated(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
-        half = self.config.head_dim // 2
+        half = self.config.rotary_dim // 2
         magnitude = self.config.rope.magnitude
         angles_BNC = positions_BN[..., None] * self.radians_C
         cos = angles_BNC.cos()[:, None] * magnitude
         sin = angles_BNC.sin()[:, None] * magnitude
-        left = x_BHNC[..., :half].float()
-        right = x_BHNC[..., half:].float()
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+        left, right, rest = x_BHNC.float().tensor_split((half, 2 * half), -1)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin, rest], -1)
 
 
 def _own_head(config: DraftConfig) -> nn.Linear:
@@ -226,7 +232,7 @@ def _attend(query_BHQC: Tensor, chains: DraftChains) -> Tensor:
     scores = scores.masked_fill(is_later_BQR[:, None, None], float("-inf"))
     own_scores = [(query_BKGQC * keys[:, :, None]).sum(-1, keepdim=True) for keys in chains.own_keys_BKQC]
     shares = torch.cat([scores, *own_scores], -1).softmax(-1)
-    mixed: Tensor = (shares[..., :rows].flatten(2, 3) @ true_values).view(query_BKGQC.shape)
+    mixed: Tensor = (shares[..., :rows].flatten(2, 3) @ true_values).view(*query_BKGQC.shape[:-1], -1)
     for step, values in enumerate(chains.own_values_BKQC):
         mixed = mixed + shares[..., rows + step, None] * values[:, :, None]
     return mixed.flatten(1, 2).transpose(1, 2).flatten(2)

@@ -53,6 +53,11 @@ class DraftConfig:
     def feature_width(self) -> int:
         """Numbers in one feature row."""
 
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of a head that rope turns, from the first on."""
+        return self.head_dim
+
     def to_json(self, path: Path) -> None:
         """Write the config as SGLang reads it; settings the draft was loaded with are kept verbatim."""
         own = {name: getattr(self, name) for name in _SIZES} | self._named()
@@ -128,6 +133,12 @@ def check_sizes(path: Path, target: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path}: got no {error.args[0]}, expected it in the config of a target") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def check_activation(source: Mapping[str, Any]) -> None:
+    """ConfigError unless the feed-forward half of a layer is SwiGLU."""
+    if source.get("hidden_act", "silu") != "silu":
+        raise ConfigError(f"hidden_act: got {source['hidden_act']!r}, expected 'silu'; this draft has no other form")
 
 
 def _epsilon(value: Any) -> float:

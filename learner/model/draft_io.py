@@ -1,4 +1,4 @@
-"""Weights files in the layout that SGLang's llama_eagle3.py and mimo_mtp.py read.
+"""Weights files in the layout that SGLang's llama_eagle3.py, mimo_mtp.py and glm4_moe_nextn.py read.
 
 SGLang silently skips tensor names it does not know, so names are checked here, in both directions. The
 target's embedding is never part of a draft's file: the server shares it.
@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
-from ...buffer.drafts.mtp_layer import is_mtp
+from ...buffer.drafts.mtp_layer import DEEPSEEK, GLM4_MOE, MIMO, architecture_of
 from ...buffer.errors import ConfigError
 from .chain_draft import ChainDraft
-from .draft_config import check_sizes, check_tables
+from .draft_config import DraftConfig, check_sizes, check_tables
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
 from .mimo import MimoConfig, MimoDraft
@@ -42,17 +42,50 @@ def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor
     shares the target's head. ConfigError when a file is absent or a tensor is missing, unknown, of the wrong shape,
     or holds a value that is not finite.
     """
-    if is_mtp(folder / CONFIG_FILE):
+    kind = _MTP_DRAFTS.get(architecture_of(folder / CONFIG_FILE))
+    if kind is not None:
+        made = kind()
         tensors = _read(folder / WEIGHTS_FILE)
-        config = MimoConfig.from_json(folder / CONFIG_FILE)
-        draft: ChainDraft = MimoDraft(config, embedding, None if target_head is None else target_head())
+        config = made.config.from_json(folder / CONFIG_FILE)
+        draft: ChainDraft = made.draft(config, embedding, None if target_head is None else target_head())
     else:
         draft, tensors = _eagle3(folder, embedding, target_head)
     own = {draft.parameter_of(name): tensor.float() for name, tensor in tensors.items()}
-    _check_tensors(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
-    draft.load_state_dict(own)
+    expected = draft.file_tensors()
+    _check_tensors(folder / WEIGHTS_FILE, own, expected)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            expected[name].copy_(tensor)
     draft.file_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
     return draft
+
+
+class _Kind(NamedTuple):
+    """How drafts of one kind are made."""
+
+    config: type[DraftConfig]
+    draft: Callable[[Any, Tensor, Tensor | None], ChainDraft]
+
+
+def _glm4_moe() -> _Kind:
+    # transformers' models are seconds of imports, and most drafts need none.
+    from .glm4_moe import GlmConfig, GlmDraft  # noqa: PLC0415
+
+    return _Kind(GlmConfig, GlmDraft)
+
+
+def _deepseek() -> _Kind:
+    from .deepseek import DeepseekConfig, DeepseekDraft  # noqa: PLC0415 - as above
+
+    return _Kind(DeepseekConfig, DeepseekDraft)
+
+
+#: Of the architectures of mtp_layer.
+_MTP_DRAFTS: Mapping[str, Callable[[], _Kind]] = {
+    MIMO: lambda: _Kind(MimoConfig, MimoDraft),
+    GLM4_MOE: _glm4_moe,
+    DEEPSEEK: _deepseek,
+}
 
 
 def _eagle3(
@@ -79,9 +112,9 @@ def save_draft(draft: ChainDraft, folder: Path) -> str:
     equal bytes. Not atomic: publish by renaming the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parameters = dict(draft.named_parameters())
-    dtypes = draft.file_dtypes or dict.fromkeys(parameters, torch.float32)
-    tensors = {name: _exported(parameters[draft.parameter_of(name)], dtype) for name, dtype in dtypes.items()}
+    held = draft.file_tensors()
+    dtypes = draft.file_dtypes or dict.fromkeys(held, torch.float32)
+    tensors = {name: _exported(held[draft.parameter_of(name)], dtype) for name, dtype in dtypes.items()}
     if draft.has_vocabulary_map:
         ids_V = draft.draft_to_target_V.cpu()
         tensors["d2t"] = ids_V - torch.arange(len(ids_V))

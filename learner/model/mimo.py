@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...buffer.drafts.mtp_layer import ARCHITECTURE, PREFIX
-from ...buffer.errors import ConfigError
+from ...buffer.drafts.mtp_layer import MIMO, layer_names
 from .chain_draft import ChainDraft, WayIn
 from .decoder_layer import DecoderLayer
-from .draft_config import DraftConfig, sizes_of
+from .draft_config import DraftConfig, check_activation, sizes_of
 from .rope import rope_from
+
+_PREFIX = layer_names({"architectures": [MIMO]}).prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +30,11 @@ class MimoConfig(DraftConfig):
         return self.hidden_size
 
     def _named(self) -> dict[str, Any]:
-        return {"architectures": [ARCHITECTURE], "model_type": "qwen2", "hidden_act": "silu"}
+        return {"architectures": [MIMO], "model_type": "qwen2", "hidden_act": "silu"}
 
     @classmethod
     def _of(cls, source: Mapping[str, Any]) -> Self:
-        _check_activation(source)
+        check_activation(source)
         sizes = sizes_of(source)
         words = sizes["vocab_size"]
         fixed: dict[str, Any] = {"draft_vocab_size": words, "norm_output": True, "shares_head": True}
@@ -88,11 +89,6 @@ class MimoDraft(ChainDraft):
         return functional.linear(self.midlayer.input_layernorm(residual_BNH), weight_XH, bias_X), residual_BNH
 
 
-def _check_activation(source: Mapping[str, Any]) -> None:
-    if source.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"hidden_act: got {source['hidden_act']!r}, expected 'silu'; this draft has no other form")
-
-
 def _file_name(parameter: str) -> str:
     """What SGLang's MiMoMTP reads a parameter of the draft by."""
-    return PREFIX + ("final_layernorm.weight" if parameter == "norm.weight" else parameter.removeprefix("midlayer."))
+    return _PREFIX + ("final_layernorm.weight" if parameter == "norm.weight" else parameter.removeprefix("midlayer."))

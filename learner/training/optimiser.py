@@ -20,7 +20,7 @@ class DraftOptimiser:
     def __init__(self, draft: ChainDraft, matrix_rate: float, *, low_precision: bool = False) -> None:
         """With `low_precision` Muon computes in bfloat16, else in float32."""
         self._matrix_rate = matrix_rate
-        self._parameters = list(draft.parameters())
+        self._parameters = [weight for weight in draft.parameters() if weight.requires_grad]
         matrices = hidden_matrices(draft) if matrix_rate else []
         by_muon = {id(matrix) for matrix in matrices}
         others = [weight for weight in self._parameters if id(weight) not in by_muon]
@@ -60,8 +60,12 @@ class DraftOptimiser:
 
 
 def hidden_matrices(draft: ChainDraft) -> list[nn.Parameter]:
-    """Weights that map hidden states to hidden states: two dimensions, and not the head over the vocabulary."""
-    return [weight for name, weight in draft.named_parameters() if weight.dim() == 2 and "lm_head" not in name]
+    """Weights that map hidden states to hidden states: two dimensions, and not the head over the vocabulary.
+
+    Matrices of experts that are one parameter are none: AdamW moves those.
+    """
+    learned = ((name, weight) for name, weight in draft.named_parameters() if weight.requires_grad)
+    return [weight for name, weight in learned if weight.dim() == 2 and "lm_head" not in name]
 
 
 def _step(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:

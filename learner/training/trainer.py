@@ -242,7 +242,7 @@ class DraftTrainer:
     def _added_up(self, ranks: RankGroup, own: BatchScores) -> BatchScores:
         """Sum gradients and scores over the ranks; one without a trace of the batch adds nothing."""
         for weight in self.draft.parameters():
-            if weight.grad is None:
+            if weight.grad is None and weight.requires_grad:
                 weight.grad = torch.zeros_like(weight)
         ranks.add_up([*(weight.grad for weight in self.draft.parameters() if weight.grad is not None)])
         loss, left_out, *acceptance_S = ranks.totals(

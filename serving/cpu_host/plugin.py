@@ -160,4 +160,16 @@ def _plain_backend(factory: Any) -> tuple[str, Any]:
 def _target_backend(model_runner: Any) -> Any:
     from .attention import CpuAttentionBackend  # noqa: PLC0415 - SGLang's attention loads after its arguments
 
+    if model_runner.use_mla_backend:
+        _attend_to_latents()
     return CpuAttentionBackend(model_runner)
+
+
+def _attend_to_latents() -> None:
+    """Have SGLang's latent attention ask for keys and values as the pool has them, in prefill too.
+
+    For a backend that it does not know it would give a prefill keys and values by head, which are in no pool.
+    """
+    from sglang.srt.models.deepseek_common import attention_backend_handler as handlers  # noqa: PLC0415 - DeepSeek's
+
+    handlers.AttentionBackendRegistry.register(BACKEND, lambda *_: handlers.AttnForwardMethod.MLA)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...buffer.errors import WeightsRefused
-from .staging import KEPT_DRAFTS, DraftLayout, StagedDraft, stage
+from .staging import KEPT_DRAFTS, DraftLayout, StagedDraft, short_name, stage
 from .swap_effect import Probe, try_probe
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ class SglangDraft:
         device = torch.device(runner.device)
         self._is_on_cuda = device.type == "cuda"
         self._device = torch.device("cuda", runner.gpu_id) if self._is_on_cuda else device
+        # Of a router for one, in a model that is in bfloat16: rounded, its bias would choose other experts.
+        self._in_float32 = {short_name(n) for n, held in runner.model.named_parameters() if held.dtype is torch.float32}
         self.why_not_now()  # an SGLang without such a record is found at the start, not at every swap
 
     def check_unquantised(self) -> None:
@@ -52,7 +54,8 @@ class SglangDraft:
         """As `staging.stage`, for this draft: any thread, blocks on the disk."""
         if self._is_on_cuda:
             torch.cuda.set_device(self._device)  # of this thread, for the memory that it pins
-        return stage(file, sha256, layout, self._runner.dtype, is_pinned=self._is_on_cuda)
+        dtype = self._runner.dtype
+        return stage(file, sha256, layout, dtype, is_pinned=self._is_on_cuda, in_float32=self._in_float32)
 
     def reserve(self, draft: StagedDraft) -> None:
         """Have as much memory page-locked as the drafts after `draft` take beside it, before anything is served.

@@ -10,7 +10,7 @@ safetensors' own loader copies every tensor while it holds the lock.
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class DraftLayout:
 
 @dataclass(frozen=True, slots=True)
 class StagedDraft:
-    """Checked weights in the server's dtype, in host memory."""
+    """Checked weights in the dtypes that they are served in, in host memory."""
 
     tensors: list[tuple[str, torch.Tensor]]
     seconds: float  # that staging took
@@ -98,10 +98,19 @@ def read_layout(folder: Path, *, shares_head: bool = False) -> DraftLayout:
     return replace(layout, vocabulary_map=vocabulary_map)
 
 
-def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, is_pinned: bool) -> StagedDraft:
+def stage(
+    file: Path,
+    sha256: str,
+    layout: DraftLayout,
+    dtype: torch.dtype,
+    *,
+    is_pinned: bool,
+    in_float32: Collection[str] = (),
+) -> StagedDraft:
     """Check `file` and load it in `dtype`. Blocks on the disk; touches no live tensor and allocates on no device.
 
-    Pinned memory is page-locked, for copies to a GPU that do not block.
+    Pinned memory is page-locked, for copies to a GPU that do not block. `in_float32`: what `short_name` makes of the
+    parameters that the model keeps in float32 beside others of `dtype`.
 
     Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name,
     another vocabulary map, a wrong shape or dtype, and values that are not finite. A parameter shared with the target
@@ -115,10 +124,16 @@ def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, i
         _check_shared(weights, layout)
         _check_names(set(weights.entries), layout)
         _check_vocabulary_map(weights, layout)
-        tensors = [(n, _load(weights, n, layout.shapes[n], dtype, is_pinned=is_pinned)) for n in sorted(layout.shapes)]
+        dtypes = {name: torch.float32 if short_name(name) in in_float32 else dtype for name in sorted(layout.shapes)}
+        tensors = [(n, _load(weights, n, layout.shapes[n], kept, is_pinned=is_pinned)) for n, kept in dtypes.items()]
     except OSError as fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
     return StagedDraft(tensors, time.perf_counter() - began, sha256)
+
+
+def short_name(name: str) -> str:
+    """The last two parts of a parameter's name, which are the same in a file and in the model that serves it."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _check_bytes(file: Path, weights: WeightsInMemory, sha256: str) -> None:

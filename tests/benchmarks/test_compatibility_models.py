@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from paceline.benchmarks.matrix.models import random_target, untrained_draft
-from paceline.benchmarks.matrix.rows import EAGLE_3_1, HALF_VOCABULARY, HEAD, LLAMA_3, MIMO, MTP
+from paceline.benchmarks.matrix.rows import DEEPSEEK, EAGLE_3_1, GLM, HALF_VOCABULARY, HEAD, LLAMA_3, MIMO, MTP
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, random_draft
 from paceline.rig.models.target import DRAFT_LAYERS
 from safetensors.torch import load_file
@@ -60,3 +60,19 @@ def test_a_mimo_is_a_qwen2_with_one_layer_more_in_which_every_weight_counts(targ
     names = {name.removeprefix("model.layers.0.") for name in stored if name.startswith("model.layers.0.")}
     block = {name.removeprefix("midlayer.") for name, _ in draft.named_parameters() if name.startswith("midlayer.")}
     assert names == block
+
+
+@pytest.mark.parametrize("family", [GLM, DEEPSEEK])
+def test_the_last_layer_of_a_target_with_experts_is_its_mtp_layer_in_which_every_weight_counts(
+    target, tmp_path, family
+):
+    made = random_target(family, target, tmp_path / "target")
+    folder = untrained_draft(MTP, made, tmp_path / "draft")
+    draft = load_draft(folder, load_target_embedding(made), lambda: load_target_head(made))
+    for name, weight in draft.file_tensors().items():
+        plain = 1.0 if "norm" in name else 0.0
+        assert (weight - plain).abs().mean() > 0.01, name
+    stored = load_file(made / "model.safetensors").keys() - load_file(folder / "model.safetensors").keys()
+    config = json.loads((made / "config.json").read_text())
+    assert {int(name.split(".")[2]) for name in stored if ".layers." in name} == set(range(config["num_hidden_layers"]))
+    assert draft.config.layer.num_hidden_layers == config["num_hidden_layers"] == 4

@@ -1,4 +1,4 @@
-"""A MiMo that drafts by its own MTP layer, on the real server: captured, replayed, learned from and swapped."""
+"""A target that drafts by its own MTP layer, on the real server: captured, replayed, learned from and swapped."""
 
 import json
 import logging
@@ -8,53 +8,39 @@ import sys
 from functools import partial
 
 import pytest
-import torch
 from learned_draft import register
-from paceline.benchmarks.matrix.mimo import add_mtp_layer
+from mtp_targets import deepseek_beside, glm_of, mimo_of
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import WEIGHTS_FILE, sha256_of, weights_file
-from paceline.buffer.drafts.mtp_layer import PREFIX
+from paceline.buffer.drafts.mtp_layer import layer_names
 from paceline.buffer.drafts.single_file import draft_folder
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, identity, replayed_tally
 from paceline.rig.services import learner_service
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, WAVES = 24, 12
+TARGETS = {"mimo": mimo_of, "glm": glm_of, "deepseek": deepseek_beside}
 log = logging.getLogger(__name__)
 
 
-def mimo_of(llama, folder):
-    """The MiMo that computes what the Llama does: Qwen2's layer with biases of 0; and an untrained MTP layer."""
-    folder.mkdir()
-    tensors = load_file(llama / WEIGHTS_FILE)
-    for name in [name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
-        tensors[name.replace("weight", "bias")] = torch.zeros(len(tensors[name]))
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    for file in llama.glob("tokenizer*"):
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "config.json").write_bytes((llama / "config.json").read_bytes())
-    add_mtp_layer(folder, seed=0)
-    return folder
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request, models, tmp_path_factory):
+    return TARGETS[request.param](models[0], tmp_path_factory.mktemp("models") / request.param)
 
 
 @pytest.fixture(scope="module")
-def mimo(models, tmp_path_factory):
-    return mimo_of(models[0], tmp_path_factory.mktemp("models") / "mimo")
-
-
-@pytest.fixture(scope="module")
-def served(mimo, start_rig, tmp_path_factory):
+def served(target, start_rig, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mtp")
     # The last of a flag counts. Room for all requests, and no cached prefix that other weights have drafted for.
     more = ["--speculative-algorithm", "NEXTN", "--trust-remote-code"]
     more += ["--max-total-tokens", "16384", "--disable-radix-cache"]
-    with start_rig((mimo, mimo), folder, more, {"PACELINE_CACHE_DIR": str(folder / "servers")}) as rig:
+    with start_rig((target, target), folder, more, {"PACELINE_CACHE_DIR": str(folder / "servers")}) as rig:
         yield rig
 
 
@@ -65,8 +51,8 @@ def layer(served):
 
 
 @pytest.fixture(scope="module")
-def load(mimo):
-    return partial(load_draft, embedding=load_target_embedding(mimo), target_head=partial(load_target_head, mimo))
+def load(target):
+    return partial(load_draft, embedding=load_target_embedding(target), target_head=partial(load_target_head, target))
 
 
 def traces_of(rig, name, start=0):
@@ -90,7 +76,8 @@ def test_what_the_layer_drafts_is_replayed_learned_from_and_swapped(served, laye
     initial = register(served, layer)
     served.board.move(initial, VersionState.LIVE, "test", "served from the start")
     traces, plain = traces_of(served, "first")
-    assert {trace.features.shape[1] for trace in traces} == {256}  # the last hidden state alone
+    width = load(layer).config.hidden_size
+    assert {trace.features.shape[1] for trace in traces} == {width}  # the last hidden state alone
     assert_replayed_as_served(load(layer), traces)
     # Server and learner have taken the same file out of the target's, without having seen each other's.
     assert served.status().loaded_sha256 == sha256_of(layer / WEIGHTS_FILE)
@@ -156,7 +143,8 @@ def test_a_learner_takes_the_layer_from_the_target_and_publishes_it_alone(served
     assert version.drafter == "mtp"
     published = load_file(weights_file(version.weights_uri))
     assert published.keys() == load_file(layer / WEIGHTS_FILE).keys()
-    assert all(name.startswith(PREFIX) for name in published)
+    prefix = layer_names(json.loads((served.target / "config.json").read_text())).prefix
+    assert all(name.startswith(prefix) for name in published)
     until(lambda: served.status().draft_version == version.number, "the swap")
 
 
@@ -177,4 +165,5 @@ def test_the_doctor_says_what_happens_with_an_mtp_layer(served, tmp_path):
     assert found["capture"] == ("ok", "on, for 100% of requests")
     assert found["swap"][0] == "ok"
     assert str(tmp_path / "drafts") in found["swap"][1]
-    assert "1048 bytes" in found["traffic"][1]  # one layer of 256 float32, and 24 bytes
+    width = json.loads((served.target / "config.json").read_text())["hidden_size"]
+    assert f"{4 * width + 24} bytes" in found["traffic"][1]  # one layer of float32, and 24 bytes

@@ -38,7 +38,7 @@ class Pool:
         return out
 
     def extend(self, window=0, tree_mask=None, cap=0.0, sinks=None, causal=True):
-        out = torch.full_like(self.queries, torch.nan)
+        out = self.queries.new_full((*self.queries.shape[:2], self.values.shape[2]), torch.nan)
         extend_attention(
             self.queries, None, None, out, self.keys, self.values, 1.0, 1.0, self.table, self.rows, self.seq_lens,
             self.new_lens, self.starts, int(self.new_lens.max()), SCALE, cap, False, window, None, sinks, tree_mask,
@@ -47,7 +47,7 @@ class Pool:
         return out
 
     def decode(self, key=None, value=None, slots=None, window=0):
-        out = torch.full_like(self.queries, torch.nan)
+        out = self.queries.new_full((*self.queries.shape[:2], self.values.shape[2]), torch.nan)
         decode_attention(
             self.queries, self.keys, self.values, 1.0, 1.0, out, key, value, slots, torch.empty(0), self.table,
             self.rows, self.seq_lens, SCALE, 0.0, False, window, None, None,
@@ -78,6 +78,15 @@ def test_decode_is_softmax_over_all_keys_so_far(window):
     torch.testing.assert_close(
         pool.decode(window=window), pool.expected(within(window) if window else causal), atol=1e-5, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("act", [Pool.extend, Pool.decode])
+def test_values_may_be_the_first_channels_of_keys_as_in_latent_attention(act):
+    pool = Pool(seq_lens=[9, 5, 20], new_lens=[1, 1, 1])
+    pool.values = pool.keys
+    expected = pool.expected(causal)[..., :5]
+    pool.values = pool.keys[..., :5]
+    torch.testing.assert_close(act(pool), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_decode_stores_the_new_key_and_value_before_it_attends():

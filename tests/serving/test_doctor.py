@@ -134,7 +134,7 @@ def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
 
 
 def test_of_an_mtp_layer_that_nobody_learns_nothing_is_read_but_the_config(resolved, tmp_path):
-    (tmp_path / "config.json").write_text('{"architectures": ["DeepseekV3ForCausalLM"]}')
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3NextForCausalLM"]}')
     resolved |= {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": str(tmp_path)}
     finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
     assert (finding.level, finding.sentence) == (Level.WRONG, "off, since nothing is captured")

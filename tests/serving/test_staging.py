@@ -52,6 +52,14 @@ def test_values_are_cast_to_the_servers_dtype(tmp_path, served):
     assert all(torch.equal(tensor, weights()[name].to(torch.bfloat16)) for name, tensor in staged.tensors)
 
 
+def test_what_the_model_keeps_in_float32_is_not_rounded(tmp_path, served):
+    offered = weights() | {"norm.weight": torch.ones(4) + torch.tensor([0.0, 1e-3, 2e-3, 3e-3])}
+    file = offer(tmp_path, offered)
+    staged = dict(stage(file, "", served, torch.bfloat16, is_pinned=False, in_float32={"norm.weight"}).tensors)
+    assert torch.equal(staged["norm.weight"], offered["norm.weight"])
+    assert staged["fc.weight"].dtype is torch.bfloat16
+
+
 def test_tensors_that_are_not_aligned_in_the_file_are_staged_to_the_last_bit(tmp_path, served):
     header = json.dumps(
         {

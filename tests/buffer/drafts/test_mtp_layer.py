@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from paceline.buffer.board.weights_file import sha256_of
-from paceline.buffer.drafts.mtp_layer import architecture_of
+from paceline.buffer.drafts.mtp_layer import architecture_of, layer_names
 from paceline.buffer.drafts.single_file import draft_folder
 from paceline.buffer.errors import ConfigError
 from safetensors.torch import load_file, save_file
@@ -90,6 +90,46 @@ def test_server_and_learner_make_the_same_bytes_of_any_form_and_others_of_anothe
     same, other = {sha256_of(folder / "model.safetensors") for folder in made[:2]}, made[2]
     assert len(same) == 1
     assert sha256_of(other / "model.safetensors") not in same
+
+
+NUMBERED = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_hidden_layers": 2}
+
+
+def numbered(folder, more):
+    """A target of two layers whose MTP layer is numbered as its third, with what the layer may repeat of the target."""
+    (folder / "config.json").write_text(json.dumps(NUMBERED))
+    names = (
+        "0.enorm",
+        "1.mlp.gate",
+        "2.enorm",
+        "2.mlp.experts.7.up_proj",
+        "2.embed_tokens",
+        "2.shared_head.head",
+        *more,
+    )
+    save_file({f"model.layers.{name}.weight": torch.ones(2) for name in names}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_layer_that_is_numbered_after_the_targets_last_is_the_draft_without_what_it_repeats(tmp_path, source):
+    made = draft_folder(numbered(source, ["2.shared_head.norm"]), tmp_path / "cache")
+    assert load_file(made / "model.safetensors").keys() == {
+        "model.layers.2.enorm.weight", "model.layers.2.mlp.experts.7.up_proj.weight",
+        "model.layers.2.shared_head.norm.weight",
+    }  # fmt: skip
+    assert json.loads((made / "config.json").read_text()) == NUMBERED
+    assert draft_folder(made, tmp_path / "other") == made
+
+
+def test_several_layers_after_the_targets_last_are_refused(tmp_path, source):
+    with pytest.raises(ConfigError, match=re.escape("got MTP layers 2 and 3, expected one MTP layer, model.layers.2.")):
+        draft_folder(numbered(source, ["3.enorm"]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("number", [None, "2", 1])
+def test_a_target_that_does_not_say_how_many_layers_it_has_is_refused(number):
+    with pytest.raises(ConfigError, match=f"num_hidden_layers: got {number!r}, expected the number of"):
+        layer_names(NUMBERED | {"num_hidden_layers": number})
 
 
 @pytest.mark.parametrize(
