@@ -17,6 +17,8 @@ BFLOAT16 = "bfloat16"
 #: The layer of the target's own checkpoint, and the family that has one.
 MTP = "MTP"
 MIMO = "MiMo"
+#: A draft of whole blocks.
+BLOCKS = "DFLASH"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
@@ -32,6 +34,8 @@ PER_RELEASE = "start"
 QUANTISED = "quantised"
 #: The factor whose drafts are layers of their targets' checkpoints.
 OWN_LAYER = "layer"
+#: The factor whose drafts make a whole block in one forward.
+IN_BLOCKS = "block"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
@@ -40,6 +44,7 @@ FACTORS = {
     "target": "Families of targets",
     QUANTISED: "Quantised targets",
     OWN_LAYER: "Drafts in the target's own checkpoint (MTP)",
+    IN_BLOCKS: "Drafts of whole blocks (DFLASH)",
     "pair": "Pairs that people run",
 }
 
@@ -66,7 +71,7 @@ class Row:
     @property
     def algorithm(self) -> str:
         """What `--speculative-algorithm` says."""
-        return "NEXTN" if self.head == MTP else "EAGLE3"
+        return {MTP: "NEXTN", BLOCKS: "DFLASH"}.get(self.head, "EAGLE3")
 
     @property
     def shown_flags(self) -> str:
@@ -85,6 +90,11 @@ def _quantised(name: str, more: str = "", *, weights: str = "", family: str = LL
 def _mtp(name: str, flags: str = CHAIN_FLAGS, **more: Any) -> Row:
     """A MiMo that drafts by its own layer. transformers has no MiMo: checkpoints bring the class of their config."""
     return Row(factor=OWN_LAYER, name=name, flags=f"{flags} --trust-remote-code", family=MIMO, head=MTP, **more)
+
+
+def _block(name: str, flags: str = "", **more: Any) -> Row:
+    """A server that drafts blocks of four; SGLang takes their size from the draft's config."""
+    return Row(factor=IN_BLOCKS, name=name, flags=flags, head=BLOCKS, **more)
 
 
 ROWS: Sequence[Row] = (
@@ -141,6 +151,16 @@ ROWS: Sequence[Row] = (
         temperature=0.7,
     ),
     _mtp("MiMo, two ranks", f"{CHAIN_FLAGS} --tp-size 2"),
+    _block("Llama"),
+    _block("Qwen3", family="Qwen3"),
+    _block("Llama 3, no radix cache", "--disable-radix-cache", family=LLAMA_3),
+    _block("Llama, temperature 0.7", temperature=0.7),
+    _block(
+        "Llama, a system prompt that is cached, prompts in chunks", "--chunked-prefill-size 32", has_system_prompt=True
+    ),
+    _block("Llama, mixed chunks", "--enable-mixed-chunk --chunked-prefill-size 32"),
+    _block("Llama, two ranks", "--tp-size 2"),
+    _block("Llama, blocks of another size than the draft's", "--speculative-num-draft-tokens 3"),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from .checkpoint import architecture_of
+
 #: SGLang's class of the targets whose MTP layer is a draft here, as their config.json names it.
 ARCHITECTURE: Final = "MiMoForCausalLM"
 #: What the names of the layer's tensors begin with.
@@ -15,16 +17,6 @@ ANY_LAYER: Final = "model.mtp_layers."
 def is_mtp(config: Path) -> bool:
     """Whether this config.json is that of such a target, or of its MTP layer alone; False where it cannot be read."""
     return architecture_of(config) == ARCHITECTURE
-
-
-def architecture_of(config: Path) -> str:
-    """The first of `architectures` in a config.json; empty where there is none, or no such file can be read."""
-    try:
-        source = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    named = source.get("architectures") if isinstance(source, dict) else None
-    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def config_of_layer(config: Path) -> str:

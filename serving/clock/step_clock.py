@@ -88,14 +88,18 @@ class StepClock:
 
     def after_activate(self, _result: Any, worker: Any, batch_size: int, *_: Any, **__: Any) -> None:
         """AFTER EAGLEWorkerV2.activate_step_by_batch, where the number of draft steps of a decode step is settled."""
-        if self._breaker.reason or not batch_size:
-            return
         try:
-            self.meter.launch(batch_size, worker.speculative_num_steps)
-            if self._is_idle:
-                self._work()
+            self.launch(batch_size, worker.speculative_num_steps)
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
             self._breaker.note("the launch of a step", fault)
+
+    def launch(self, batch_size: int, steps: int) -> None:
+        """A decode step of so many draft steps begins."""
+        if self._breaker.reason or not batch_size:
+            return
+        self.meter.launch(batch_size, steps)
+        if self._is_idle:
+            self._work()
 
     def before_resolve(self, _processor: Any, _result: Any, batch: Any, *_: Any, **__: Any) -> None:
         """BEFORE SchedulerBatchResultProcessor._resolve_spec_v2_tokens: a result is here, and not yet committed."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 HANDLE_FLAGS: Final = "sglang.srt.arg_groups.speculative_hook._handle_dflash"
 STORE_COMMITTED: Final = "sglang.srt.mem_cache.memory_pool._set_kv_buffer_prefix_valid_impl"
-WORKER: Final = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2.__init__"
+MAKE_POOL: Final = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2.alloc_memory_pool"
 
 FORWARD_ARGUMENTS: Final = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
 
@@ -33,7 +33,7 @@ class _Platform:
 
 
 def allowing(backend: str) -> Callable[..., None]:
-    """AROUND _handle_dflash(server_args): it asks for the attention of its drafts, and refuses the device, by platform."""
+    """AROUND _handle_dflash(server_args), which refuses a CPU and its attention, unless a platform offers them."""
 
     def handle(original: Callable[..., None], server_args: Any) -> None:
         from sglang.srt.arg_groups import speculative_hook  # noqa: PLC0415 - only a server with DFLASH needs it
@@ -48,13 +48,18 @@ def allowing(backend: str) -> Callable[..., None]:
     return handle
 
 
-def before_worker(*_: Any, **__: Any) -> None:
-    """BEFORE DFlashWorkerV2.__init__: what it and the attention of a CPU miss in each other."""
-    import torch  # noqa: PLC0415 - only a server with DFLASH needs it
-    from sglang.srt.speculative.dflash_info import DFlashVerifyInput  # noqa: PLC0415 - only a server with DFLASH
+def before_pool(*_: Any, **__: Any) -> None:
+    """BEFORE DFlashWorkerV2.alloc_memory_pool: what the worker and a CPU miss in each other, while nothing runs yet."""
+    import sgl_kernel  # noqa: PLC0415 - only a server with DFLASH needs it
+    import torch  # noqa: PLC0415 - as above
+    from sglang.srt.speculative import dflash_utils  # noqa: PLC0415 - as above
+    from sglang.srt.speculative.dflash_info import DFlashVerifyInput  # noqa: PLC0415 - as above
 
     DFlashVerifyInput.tree_topk = 1  # a block is verified as a chain
-    torch.Tensor.record_stream = _nothing  # type: ignore[method-assign] # a CPU has one stream, and torch no kernel
+    torch.Tensor.record_stream = _nothing  # type: ignore[method-assign, assignment] # a CPU has one stream, and torch no kernel
+    for name in ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only"):
+        setattr(dflash_utils, name, getattr(sgl_kernel, name))
+    dflash_utils._DFLASH_SAMPLING_VERIFY_AVAILABLE = True  # noqa: SLF001 - else the argmax is committed
 
 
 def _nothing(_tensor: Any, _stream: Any) -> None:
@@ -62,7 +67,7 @@ def _nothing(_tensor: Any, _stream: Any) -> None:
 
 
 def exact_embeddings(original: Callable[..., dict[str, Any]], runner: Any, batch: Any, *rest: Any) -> dict[str, Any]:
-    """AROUND ModelRunner._extend_forward_kwargs: it rounds embeddings to bfloat16, which a float32 draft cannot take."""
+    """AROUND ModelRunner._extend_forward_kwargs, which rounds embeddings to bfloat16: a float32 draft takes none."""
     found = original(runner, batch, *rest)
     if "input_embeds" in found and batch.replace_embeds is None:
         found["input_embeds"] = batch.input_embeds.to(runner.dtype)

@@ -74,7 +74,7 @@ def _register_hooks() -> None:
     HookRegistry.register(_QUANTISATION, _with_dense_weights, HookType.AROUND)
     HookRegistry.register(_LORA_MANAGER, _without_pinning, HookType.BEFORE)
     HookRegistry.register(block_drafts.HANDLE_FLAGS, block_drafts.allowing(BACKEND), HookType.AROUND)
-    HookRegistry.register(block_drafts.WORKER, block_drafts.before_worker, HookType.BEFORE)
+    HookRegistry.register(block_drafts.MAKE_POOL, block_drafts.before_pool, HookType.BEFORE)
     HookRegistry.register(block_drafts.FORWARD_ARGUMENTS, block_drafts.exact_embeddings, HookType.AROUND)
     HookRegistry.register(block_drafts.STORE_COMMITTED, block_drafts.store_committed, HookType.REPLACE)
 

@@ -2,7 +2,8 @@
 
 Axes: B requests, N query rows per request, T = total query rows, S keys (longest request), Hq query heads,
 Hkv key heads, D head size, P pool slots, R request rows. Request b's keys are the slots req_to_token_RS[row_b, :len_b];
-its queries are the last rows of that sequence, so a query row at position p sees the keys at positions <= p.
+its queries are the last rows of that sequence, so a query row at position p sees the keys at positions <= p;
+those of a block that is drafted at once see all keys.
 """
 
 import torch
@@ -82,7 +83,8 @@ def extend_attention(
     Request b owns the query rows [starts_B[b], starts_B[b] + extend_lens_B[b]), which are the last of its
     `seq_lens_B[b]` tokens. `tree_mask` holds one N*N square per request (bool, flat) and replaces causality among the
     new tokens; all requests then extend by the same N. Requests of equal length go through in one call.
-    Raises NotImplementedError for what `refuse_extras` names, and for attention that is not causal.
+    Without `is_causal` every query sees all keys of its request. Raises NotImplementedError for what `refuse_extras`
+    names.
     """
     refuse_extras(key_scale, value_scale, logit_cap, sinks, is_cross=is_cross)
     lens = extend_lens_B.tolist()
@@ -126,7 +128,9 @@ def attend(
 
     `slots_BS` may hold anything from a request's length on: those keys are masked.
     """
-    visible_BNS = visible_keys(seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window=window, tree_BNN=tree_BNN, is_causal=is_causal)
+    visible_BNS = visible_keys(
+        seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window=window, tree_BNN=tree_BNN, is_causal=is_causal
+    )
     key_BHSD = key_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     value_BHSD = value_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     attended_BHND = scaled_dot_product_attention(
@@ -171,16 +175,18 @@ def visible_keys(
 def refuse_extras(
     key_scale: float, value_scale: float, logit_cap: float, sinks: Tensor | None, *, is_cross: bool
 ) -> None:
-    """Raise NotImplementedError, naming it, for a model that needs more than causal softmax attention."""
+    """Raise NotImplementedError, naming it, for a model that needs more than softmax attention over its own tokens."""
     extras = {
         "a quantised KV cache": (key_scale, value_scale) != (1.0, 1.0),
         "attention soft-capping": logit_cap > 0,
         "attention sinks": sinks is not None,
-        "cross or bidirectional attention": is_cross,
+        "cross attention": is_cross,
     }
     needed = [name for name, is_needed in extras.items() if is_needed]
     if needed:
-        raise NotImplementedError(f"cpu_sdpa does causal softmax attention only; this model needs {', '.join(needed)}")
+        raise NotImplementedError(
+            f"cpu_sdpa does softmax attention over a request's own tokens only; this model needs {', '.join(needed)}"
+        )
 
 
 def _slots(req_to_token_RS: Tensor, rows_B: Tensor, seq_lens_B: Tensor) -> Tensor:
