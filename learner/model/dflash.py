@@ -156,10 +156,10 @@ def _attend(queries: Tensor, context: _Seen, own: _Seen, rows_BP: Tensor) -> Ten
     `queries` are [B, heads, P * J, C], the two of `own` [B, K, P * J, C].
     """
     keys_BKRC, values_BKRC = context
-    batch, kv_heads, rows, width = keys_BKRC.shape
+    rows, width = keys_BKRC.shape[2:]
     parts = rows_BP.shape[1]
-    own_keys, own_values = (x.reshape(batch, kv_heads, 1, parts, -1, width) for x in own)
-    query = queries.reshape(batch, kv_heads, -1, *own_keys.shape[3:]) * width**-0.5  # [B, K, G, P, J, C]
+    own_keys, own_values = (x.reshape(*keys_BKRC.shape[:2], 1, parts, -1, width) for x in own)
+    query = queries.reshape(*keys_BKRC.shape[:2], -1, *own_keys.shape[3:]) * width**-0.5  # [B, K, G, P, J, C]
     is_later_BPR = torch.arange(rows, device=rows_BP.device) > rows_BP[..., None]
     scores = (query.flatten(2, 4) @ keys_BKRC.mT).view(*query.shape[:5], rows)
     scores = scores.masked_fill(is_later_BPR[:, None, None, :, None], float("-inf"))

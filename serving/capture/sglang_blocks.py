@@ -16,7 +16,7 @@ from ..clock.step_clock import StepClock
 from .sglang_capture import SglangCapture, attach
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Verified:
     """What capture reads of a verified block, under the names of SGLang's inputs and outputs of a verification."""
 
@@ -98,7 +98,11 @@ class SglangBlocks:
 
     def _accept(self, result: Any, named: Mapping[str, Any]) -> None:
         candidates_BJ = named["candidates"]
-        block = _Verified(candidates_BJ.reshape(-1), candidates_BJ.shape[1], named["next_token_logits"])
+        block = _Verified(
+            draft_token=candidates_BJ.reshape(-1),
+            draft_token_num=candidates_BJ.shape[1],
+            next_token_logits=named["next_token_logits"],
+        )
         self._accepted = block, result[1]
 
     def _keep(self, capture: SglangCapture, worker: Any, named: Mapping[str, Any]) -> None:

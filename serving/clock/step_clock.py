@@ -88,6 +88,8 @@ class StepClock:
 
     def after_activate(self, _result: Any, worker: Any, batch_size: int, *_: Any, **__: Any) -> None:
         """AFTER EAGLEWorkerV2.activate_step_by_batch, where the number of draft steps of a decode step is settled."""
+        if self._breaker.reason or not batch_size:
+            return
         try:
             self.launch(batch_size, worker.speculative_num_steps)
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler

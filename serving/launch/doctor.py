@@ -282,8 +282,9 @@ def _feature_layers() -> int:
     if not drafts_blocks():
         return 1 if spec.speculative_algorithm == "EAGLE" else FEATURE_LAYERS
     try:
-        path, revision = spec.speculative_draft_model_path, spec.speculative_draft_model_revision
-        named = settings_of(config_of(local_folder(path, revision, get_model().download_dir)))
+        revision = spec.speculative_draft_model_revision
+        folder = local_folder(spec.speculative_draft_model_path, revision, get_model().download_dir)
+        named = settings_of(config_of(folder))
     except ConfigError:
         return FEATURE_LAYERS
     return len(named.get("target_layer_ids") or range(FEATURE_LAYERS))
