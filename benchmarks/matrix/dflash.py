@@ -1,14 +1,11 @@
 """An untrained DFLASH draft of a small target, which drafts a whole block in one forward."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from ...buffer.drafts.block_draft import ARCHITECTURE
-from ...buffer.drafts.checkpoint import CONFIG_FILE
 from ...learner.model.dflash import DflashDraft
 from ...learner.model.dflash_config import DflashConfig
 from ...learner.model.draft_io import load_target_embedding, load_target_head, save_draft, target_config
@@ -25,25 +22,22 @@ def untrained_blocks(target: Path, folder: Path, *, seed: int, layer_ids: Sequen
     `layer_ids` i mean the output of target layer i. The mask is token 0.
     """
     own = target_config(target)
-    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-    source = {name: own[name] for name in sizes} | {
-        "architectures": [ARCHITECTURE],
-        "model_type": "qwen3",
-        "hidden_act": "silu",
-        "head_dim": own["hidden_size"] // own["num_attention_heads"],
-        "rms_norm_eps": own["rms_norm_eps"],
-        "max_position_embeddings": own["max_position_embeddings"],
-        "num_hidden_layers": _LAYERS,
-        "num_target_layers": own["num_hidden_layers"],
-        "rope_theta": 10000.0,
-        "torch_dtype": "float32",
-        "block_size": block,
-        "dflash_config": {"mask_token_id": 0, "target_layer_ids": [*layer_ids]},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(json.dumps(source), encoding="utf-8")
+    config = DflashConfig(
+        hidden_size=own["hidden_size"],
+        intermediate_size=own["intermediate_size"],
+        num_attention_heads=own["num_attention_heads"],
+        num_key_value_heads=own["num_key_value_heads"],
+        head_dim=own["hidden_size"] // own["num_attention_heads"],
+        vocab_size=own["vocab_size"],
+        draft_vocab_size=own["vocab_size"],
+        shares_head=True,
+        layers=_LAYERS,
+        block_size=block,
+        mask_token_id=0,
+        layer_ids=tuple(layer_ids),
+    )
     head = load_target_head(target)
-    draft = DflashDraft(DflashConfig.from_json(folder / CONFIG_FILE), load_target_embedding(target), head)
+    draft = DflashDraft(config, load_target_embedding(target), head)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in draft.parameters():
