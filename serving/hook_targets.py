@@ -106,7 +106,7 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.exec_.ExecFeatures": "enable_custom_logit_processor",
     "sglang.srt.arg_groups.fields.exec_.ExecDeterministic": "enable_deterministic_inference",
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
-    "sglang.srt.arg_groups.fields.model.Model": "model_path download_dir",
+    "sglang.srt.arg_groups.fields.model.Model": "model_path revision download_dir",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
     "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk disable_overlap_schedule",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",

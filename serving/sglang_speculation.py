@@ -74,14 +74,13 @@ def _check_blocks(spec: Any) -> None:
     from sglang.srt.runtime_context import get_model
 
     from ..buffer.drafts.block_draft import check_folder, settings_of
-    from ..buffer.drafts.checkpoint import CONFIG_FILE, architecture_of, config_of, local_folder
+    from ..buffer.drafts.checkpoint import config_of, local_folder
 
     downloads = get_model().download_dir
     try:
         folder = local_folder(spec.speculative_draft_model_path, spec.speculative_draft_model_revision, downloads)
         check_folder(folder)
         size = settings_of(config_of(folder)).get("block_size")
-        target = architecture_of(local_folder(get_model().model_path, None, downloads) / CONFIG_FILE)
     except ConfigError as error:
         raise CaptureUnavailable(f"speculation: {error}") from error
     if size != spec.speculative_num_draft_tokens:
@@ -94,10 +93,24 @@ def _check_blocks(spec: Any) -> None:
             f"speculation: got --speculative-draft-window-size {spec.speculative_draft_window_size}, expected none: "
             "learners let a block see all that came before it"
         )
+    target = _target_architecture()
     if target.startswith("Gemma"):
         raise CaptureUnavailable(
             f"speculation: got DFLASH with a target of {target}, expected one whose embeddings are not scaled"
         )
+
+
+def _target_architecture() -> str:
+    """As its config.json names it; empty where that is not to be found."""
+    from sglang.srt.runtime_context import get_model
+
+    from ..buffer.drafts.checkpoint import CONFIG_FILE, architecture_of, local_folder
+
+    model = get_model()
+    try:
+        return architecture_of(local_folder(model.model_path, model.revision, model.download_dir) / CONFIG_FILE)
+    except ConfigError:
+        return ""
 
 
 def drafts_blocks() -> bool:

@@ -9,7 +9,6 @@ from typing import Any, Final
 HANDLE_FLAGS: Final = "sglang.srt.arg_groups.speculative_hook._handle_dflash"
 STORE_COMMITTED: Final = "sglang.srt.mem_cache.memory_pool._set_kv_buffer_prefix_valid_impl"
 MAKE_POOL: Final = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2.alloc_memory_pool"
-
 FORWARD_ARGUMENTS: Final = "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs"
 
 
@@ -56,7 +55,8 @@ def before_pool(*_: Any, **__: Any) -> None:
     from sglang.srt.speculative.dflash_info import DFlashVerifyInput  # noqa: PLC0415 - as above
 
     DFlashVerifyInput.tree_topk = 1  # a block is verified as a chain
-    torch.Tensor.record_stream = _nothing  # type: ignore[method-assign, assignment] # a CPU has one stream, and torch no kernel
+    # A CPU has one stream, and torch no kernel to record it by.
+    torch.Tensor.record_stream = _nothing  # type: ignore[method-assign, assignment]
     for name in ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only"):
         setattr(dflash_utils, name, getattr(sgl_kernel, name))
     dflash_utils._DFLASH_SAMPLING_VERIFY_AVAILABLE = True  # noqa: SLF001 - else the argmax is committed

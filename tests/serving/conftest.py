@@ -31,7 +31,7 @@ def resolved(monkeypatch):
         "speculative_draft_model_path": "draft", "model_path": "target", "speculative_draft_model_revision": None,
         "speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_draft_window_size": None,
         "speculative_adaptive": False,
-        "download_dir": None,
+        "download_dir": None, "revision": None,
     }  # fmt: skip
     bags = ("get_spec", "get_parallel", "get_disagg", "get_model")
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))

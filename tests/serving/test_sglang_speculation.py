@@ -127,6 +127,9 @@ def test_later_kinds_of_blocks_and_parts_outside_of_the_draft_are_refused(blocks
 
 
 def test_blocks_of_a_target_that_scales_its_embeddings_are_refused(blocks, tmp_path):
+    blocks["model_path"] = "some/where-else"
+    check_speculation()
+    blocks["model_path"] = str(tmp_path / "target")
     named = {"architectures": ["Gemma3ForCausalLM"]}
     (tmp_path / "target" / "config.json").write_text(json.dumps(named))
     with pytest.raises(CaptureUnavailable, match="a target of Gemma3ForCausalLM, expected one whose embeddings"):
