@@ -52,5 +52,5 @@ def build_shared(settings: ServingConfig) -> SharedParts:
         clock=clock,
         catch_up=catch_up,
         tokens=tokens,
-        blocks=SglangBlocks(clock, tokens.before_block),
+        blocks=SglangBlocks(tokens.before_block, clock.before_block),
     )

@@ -1,7 +1,7 @@
 """Hooks of DFLASH, whose worker drafts a block, verifies it and keeps the features in one call.
 
-They tell the step clock and, on the entry rank, capture what both hear of EAGLE's worker step by step. None raises;
-three faults in a row (serving/breaker.py) end them.
+They tell capture, on the entry rank, what it hears of EAGLE's worker step by step. None raises; three faults in a row
+(serving/breaker.py) end capture.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,6 @@ import torch
 
 from .. import hook_targets
 from ..breaker import Breaker
-from ..clock.step_clock import StepClock
 from .sglang_capture import SglangCapture, attach
 
 
@@ -32,9 +31,8 @@ class _Verified:
 class SglangBlocks:
     """Hook bodies for the scheduler thread of every rank."""
 
-    def __init__(self, clock: StepClock, before: Callable[[Any, Any], None]) -> None:
-        """`before` is told of the worker and the batch of every forward; it must not raise."""
-        self._clock = clock
+    def __init__(self, *before: Callable[[Any, Any], None]) -> None:
+        """Each of `before` is told of the worker and the batch of every forward, and must not raise."""
         self._before = before
         self._breaker = Breaker(what="following DFLASH")
         self._capture: SglangCapture | None = None
@@ -69,7 +67,9 @@ class SglangBlocks:
 
     def around_forward(self, forward: Callable[..., Any], worker: Any, batch: Any, *rest: Any, **named: Any) -> Any:
         """AROUND DFlashWorkerV2.forward_batch_generation(batch, ...), of a prefill or of a block."""
-        self._quietly(self._begin, worker, batch)
+        for told in self._before:
+            told(worker, batch)
+        self._quietly(self._begin, batch)
         try:
             result = forward(worker, batch, *rest, **named)
             self._quietly(self._end, result)
@@ -87,14 +87,9 @@ class SglangBlocks:
         if self._capture is not None and self._batch is not None:
             self._quietly(self._keep, self._capture, worker, named)
 
-    def _begin(self, worker: Any, batch: Any) -> None:
-        mode = batch.forward_mode
+    def _begin(self, batch: Any) -> None:
         self._batch = batch
-        self._is_prefill = mode.is_extend()
-        self._before(worker, batch)
-        self._clock.before_forward(worker, batch)
-        if not self._is_prefill and not mode.is_idle():
-            self._clock.launch(len(batch.reqs), worker.block_size - 1)
+        self._is_prefill = batch.forward_mode.is_extend()
 
     def _accept(self, result: Any, named: Mapping[str, Any]) -> None:
         candidates_BJ = named["candidates"]

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from learned_draft import register
 from paceline.benchmarks.matrix.dflash import untrained_blocks
+from paceline.buffer.board.counters import counters_of
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import weights_file
 from paceline.buffer.stream.trace import VerdictRule
@@ -120,14 +121,17 @@ def accept_length(draft, traces):
 
 
 def test_the_step_clock_counts_blocks_and_what_they_commit(served):
-    traces_of(served, "counted", start=700)
+    jobs = [{"rid": f"counted-{i}", "text": served.texts[i][700:860], "max_tokens": 24} for i in range(8)]
+    served.generate_all(jobs)
+    until(lambda: (counted := counters_of(served.status().counters)) and counted.scheduler.requests_ended >= 8, "them")
     said = served.status()
-    assert said.clock_reason == ""
-    assert said.speculation.num_steps == STEPS
-    cells = said.counters.scheduler.steps
-    assert {cell.draft_steps for cell in cells} == {STEPS}
-    assert sum(cell.tokens for cell in cells) > 0
-    assert said.penalties_reason == ""
+    assert (said.clock_reason, said.penalties_reason) == ("", "")
+    assert said.server.speculation.num_steps == STEPS
+    counted = counters_of(said.counters).scheduler
+    assert {cell.draft_steps for cell in counted.steps} == {STEPS}
+    # The first token of a request is its prefill's, and each round commits one and what was accepted.
+    tokens = sum(cell.tokens for cell in counted.steps)
+    assert counted.rounds <= tokens <= counted.rounds + counted.accepted
 
 
 def test_a_learner_publishes_a_block_draft_that_passed_the_gate(served, draft, tmp_path):
@@ -144,6 +148,8 @@ def test_a_learner_publishes_a_block_draft_that_passed_the_gate(served, draft, t
         "PACELINE_ROUND_INTERVAL_S": "1.0",
         "OMP_NUM_THREADS": "1",
     }
+    past = served.buffer.claim("test", 10_000)  # what the other tests have learned from
+    served.buffer.ack([entry.entry_id for entry in past], "learned")
     started_with = served.board.read().live
     with learner_service(log=tmp_path / "learner.log", env=env):
         for wave in range(WAVES):

@@ -1,4 +1,4 @@
-"""What capture and the step clock hear of DFLASH's worker; tests/e2e/test_dflash.py has the real one."""
+"""What capture hears of DFLASH's worker; tests/e2e/test_dflash.py has the real one."""
 
 from types import SimpleNamespace
 
@@ -9,19 +9,14 @@ from paceline.serving.capture.sglang_blocks import SglangBlocks, committed_nodes
 
 
 class Heard:
-    """A step clock and a capture that note what they are told."""
+    """A capture that notes what it is told, and what is told of every forward."""
 
     def __init__(self):
         self.told = []
 
-    def before(self, worker, _batch):
+    def before(self, worker, batch):
         assert worker is WORKER
-
-    def before_forward(self, _worker, batch):
         self.told.append(("forward", batch.name))
-
-    def launch(self, batch_size, steps):
-        self.told.append(("launched", batch_size, steps))
 
     def before_draft_prefill(self, _worker, batch, hidden):
         self.told.append(("prefill", batch.name, hidden))
@@ -45,7 +40,7 @@ def heard():
 
 @pytest.fixture
 def blocks(heard):
-    made = SglangBlocks(heard, heard.before)
+    made = SglangBlocks(heard.before)
     made.follow(heard, Breaker())
     return made
 
@@ -89,7 +84,7 @@ def test_a_verified_block_is_captured_and_attached_to_the_output_of_its_forward(
         blocks.before_features(WORKER, target_hidden="features", commit_lens=COMMITTED)
 
     result = forward(blocks, batch_of("b", 2), steps)
-    assert heard.told == [("forward", "b"), ("launched", 2, 3), ("verified", "b", "features")]
+    assert heard.told == [("forward", "b"), ("verified", "b", "features")]
     assert heard.verified.draft_token.tolist() == CANDIDATES.flatten().tolist()
     assert (heard.verified.draft_token_num, heard.verified.next_token_logits) == (4, "logits")
     assert heard.result[1] is COMMITTED
@@ -104,20 +99,20 @@ def test_a_prefill_is_told_with_its_features_and_its_result(blocks, heard):
     assert heard.told == [("forward", "p"), ("prefill", "p", "features"), ("prefilled", result)]
 
 
-def test_a_rank_without_capture_keeps_its_clock_alone(heard):
-    blocks = SglangBlocks(heard, heard.before)
+def test_a_rank_without_capture_tells_of_its_forwards_alone(heard):
+    blocks = SglangBlocks(heard.before)
 
     def steps():
         blocks.after_accept((None, COMMITTED), WORKER, candidates=CANDIDATES, next_token_logits=None)
         blocks.before_features(WORKER, target_hidden="features", commit_lens=COMMITTED)
 
     forward(blocks, batch_of("b", 2), steps)
-    assert heard.told == [("forward", "b"), ("launched", 2, 3)]
+    assert heard.told == [("forward", "b")]
 
 
 def test_a_fault_costs_no_token_and_loses_the_requests_of_its_forward(blocks, heard):
     forward(blocks, batch_of("b", 2), lambda: blocks.after_accept(None, WORKER, candidates=None))
-    assert heard.told == [("forward", "b"), ("launched", 2, 3), ("lost", "b")]
+    assert heard.told == [("forward", "b"), ("lost", "b")]
     breaker = Breaker()
     blocks.follow(heard, breaker)
     for _ in range(3):
@@ -125,7 +120,7 @@ def test_a_fault_costs_no_token_and_loses_the_requests_of_its_forward(blocks, he
     assert "3 faults in a row, last in a forward of DFLASH: KeyError: 'target_hidden'" in breaker.reason
     heard.told.clear()
     forward(blocks, batch_of("b", 2), lambda: None)
-    assert heard.told == []
+    assert heard.told == [("forward", "b")]  # for the clock, and for penalties
 
 
 def test_what_a_forward_raises_leaves_nothing_behind(blocks, heard):
