@@ -20,7 +20,7 @@ from .decoder_layer import Attention, GatedMlp
 from .dflash_config import DflashConfig
 from .draft import Draft, DraftRounds, rows_at
 
-#: Of a part's attention over all its heads; hidden states of the multilayer perceptron take less.
+#: Attention scores of one part over all heads, 64 MB.
 _SCORES_PER_PART = 1 << 24
 
 

@@ -127,7 +127,7 @@ def _shared_head(config: DraftConfig, target_head: Tensor | None) -> nn.Linear:
     got = None if target_head is None else tuple(target_head.shape)
     expected = (config.vocab_size, config.hidden_size)
     if target_head is None or got != expected:
-        raise ConfigError(f"target head: got {got}, expected {expected}, since draft_vocab_size is null in the config")
+        raise ConfigError(f"target head: got {got}, expected {expected}, since the draft has none of its own")
     head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, device="meta")
     del head.weight
     head.register_buffer("weight", target_head.detach().float(), persistent=False)
