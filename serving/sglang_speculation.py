@@ -10,8 +10,8 @@ from ..buffer.board.member_status import Speculation
 from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 
-#: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
 _BLOCKS: Final = "DFLASH"
+#: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
 CHAIN_FLAGS: Final = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
 
 
