@@ -123,15 +123,18 @@ def accept_length(draft, traces):
 def test_the_step_clock_counts_blocks_and_what_they_commit(served):
     jobs = [{"rid": f"counted-{i}", "text": served.texts[i][700:860], "max_tokens": 24} for i in range(8)]
     served.generate_all(jobs)
-    until(lambda: (counted := counters_of(served.status().counters)) and counted.scheduler.requests_ended >= 8, "them")
+
+    def is_told_to_the_end():
+        """Tokens are counted as they come, rounds and accepted drafts once a request has ended."""
+        counted = counters_of(served.status().counters).scheduler
+        tokens = sum(cell.tokens for cell in counted.steps)
+        return counted.requests_ended >= 8 and counted.rounds <= tokens <= counted.rounds + counted.accepted
+
+    until(is_told_to_the_end, "the tokens of blocks to be those of their rounds")
     said = served.status()
     assert (said.clock_reason, said.penalties_reason) == ("", "")
     assert said.server.speculation.num_steps == STEPS
-    counted = counters_of(said.counters).scheduler
-    assert {cell.draft_steps for cell in counted.steps} == {STEPS}
-    # The first token of a request is its prefill's, and each round commits one and what was accepted.
-    tokens = sum(cell.tokens for cell in counted.steps)
-    assert counted.rounds <= tokens <= counted.rounds + counted.accepted
+    assert {cell.draft_steps for cell in counters_of(said.counters).scheduler.steps} == {STEPS}
 
 
 def test_a_learner_publishes_a_block_draft_that_passed_the_gate(served, draft, tmp_path):
