@@ -21,7 +21,7 @@ from .delivery.publisher import Lineage, publish_initial
 from .delivery.rollout import LEARNER, refuse_undecided
 from .delivery.version_folders import published_folder
 from .disk import sweep
-from .model.chain_draft import ChainDraft
+from .model.draft import Draft
 from .model.draft_cache import DraftCache, FindWeights, first_draft
 from .model.draft_config import DraftConfig
 from .model.draft_io import load_target_embedding, load_target_head
@@ -98,7 +98,7 @@ class Models:
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
     find: FindWeights  # of published versions
 
-    def first_draft(self, board: VersionBoard) -> ChainDraft:
+    def first_draft(self, board: VersionBoard) -> Draft:
         """Return what training starts from without a checkpoint; see draft_cache.first_draft."""
         return first_draft(board.read(), self.initial, self.embedding, self.head, find=self.find)
 

@@ -29,6 +29,13 @@ _DRAFT_WORKER: Final = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
 SKIPPED_DRAFT: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._stub_skipped_draft_extend"
 DRAFT: Final = f"{_DRAFT_WORKER}.draft"
 WARM_DRAFT: Final = f"{_DRAFT_WORKER}._draft_extend_for_decode"
+#: Of DFLASH, whose worker drafts, verifies and keeps features in one call.
+_BLOCKS: Final = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2"
+BLOCK_WORKER: Final = f"{_BLOCKS}.__init__"
+BLOCK_FORWARD: Final = f"{_BLOCKS}.forward_batch_generation"
+ACCEPT_BLOCK: Final = f"{_BLOCKS}._accept_block"
+KEEP_FEATURES: Final = f"{_BLOCKS}._append_target_hidden_to_draft_kv_by_loc"
+ADJUST_LOGITS: Final = "sglang.srt.speculative.dflash_utils.apply_dflash_verify_logits_adjustments"
 RELEASE_CACHE: Final = "sglang.srt.mem_cache.common.release_kv_cache"
 RESOLVE_TOKENS: Final = f"{_RESULTS}._resolve_spec_v2_tokens"
 PREFILL_RESULT: Final = f"{_RESULTS}.process_batch_result_prefill"
@@ -59,6 +66,11 @@ TARGETS: Final = (
     SKIPPED_DRAFT,
     DRAFT,
     WARM_DRAFT,
+    BLOCK_WORKER,
+    BLOCK_FORWARD,
+    ACCEPT_BLOCK,
+    KEEP_FEATURES,
+    ADJUST_LOGITS,
     RELEASE_CACHE,
     RESOLVE_TOKENS,
     PREFILL_RESULT,
@@ -88,12 +100,13 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.spec.Spec": (
         "speculative_algorithm speculative_eagle_topk speculative_use_rejection_sampling speculative_adaptive "
         "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path "
-        "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc"
+        "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc "
+        "speculative_draft_window_size"
     ),
     "sglang.srt.arg_groups.fields.exec_.ExecFeatures": "enable_custom_logit_processor",
     "sglang.srt.arg_groups.fields.exec_.ExecDeterministic": "enable_deterministic_inference",
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
-    "sglang.srt.arg_groups.fields.model.Model": "model_path download_dir",
+    "sglang.srt.arg_groups.fields.model.Model": "model_path revision download_dir",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
     "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk disable_overlap_schedule",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
@@ -141,8 +154,9 @@ USED: Final[Mapping[str, str]] = {
         "next_token_logits hidden_states auxiliary_device_output"
     ),
     "sglang.srt.speculative.eagle_info.EagleVerifyInput": (
-        "draft_token draft_token_num draft_probs retrieve_next_token retrieve_next_sibling tree_topk"
+        "draft_token draft_token_num draft_probs retrieve_next_token retrieve_next_sibling tree_topk topk"
     ),
+    "sglang.srt.speculative.dflash_info.DFlashVerifyInput": "draft_token draft_token_num topk",
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": (
         "temperatures top_ps top_ks acc_additive_penalties acc_scaling_penalties penalizer_orchestrator"
     ),
@@ -152,6 +166,8 @@ USED: Final[Mapping[str, str]] = {
         "weight_update_runners speculative_num_steps adaptive_controller draft_worker"
     ),
     "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker": "draft_runner target_worker",
+    _BLOCKS: "weight_update_runners target_worker block_size _fused_kv_helper _init_fused_kv_helper",
+    "sglang.srt.speculative.dflash_utils": "is_dflash_sampling_verify_available",
     "sglang.srt.managers.tp_worker.TpModelWorker": "model_runner",
     "sglang.srt.speculative.eagle_info.EagleDraftInput": "topk_p topk_index hidden_states",
     "sglang.srt.managers.utils.GenerationBatchResult": "logits_output next_token_ids",

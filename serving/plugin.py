@@ -105,7 +105,7 @@ def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank:
     replica = build_replica(settings, breaker, shared, identity)
     if not breaker.is_open:
         with _giving_up(breaker):
-            _install_capture(replica.capture, shared.tokens)
+            _install_capture(replica.capture, shared, breaker)
             speculator = settings.buffer.speculator
             log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, speculator)
     replica.start()  # without hooks as well: its heartbeat says why capture is off
@@ -131,22 +131,32 @@ def _install_shared(shared: Any, pacing: PacingName) -> None:
         hook_targets.PULL_REQUESTS: ("after", shared.swap.after_pull),
         hook_targets.INIT_DISPATCHER: ("after", shared.swap.after_init_dispatcher),
         hook_targets.RESUME_MEMORY: ("after", after_resume_of(shared.swap)),
-        **_clock_hooks(shared, pacing),
+        hook_targets.RESOLVE_TOKENS: ("before", shared.clock.before_resolve),
+        hook_targets.PREFILL_RESULT: ("after", shared.clock.after_prefill),
+        hook_targets.STREAM_OUTPUT: ("before", shared.clock.before_stream),
     }
-    if pacing is not PacingName.OFF:
-        hooks[hook_targets.ADAPTIVE_CONTROLLER] = ("before", shared.pacing.before_controller)
     sglang_speculation.check_speculation()
-    sglang_hook_install.install(hooks)
+    is_block = sglang_speculation.drafts_blocks()
+    sglang_hook_install.install(hooks | (shared.blocks.hooks() if is_block else _chain_hooks(shared, pacing)))
     shared.clock.start()
+    if is_block:
+        shared.catch_up.refuse("the server drafts whole blocks (DFLASH), so it always drafts")
+        _install_part(shared.tokens, shared.tokens.block_hooks())
+        return
     for part in (shared.catch_up, shared.tokens):
-        try:
-            sglang_hook_install.install(part.hooks())
-        except CaptureUnavailable as fault:
-            part.refuse(str(fault))
+        _install_part(part, part.hooks())
 
 
-def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callable[..., Any]]]:
-    """Those of the step clock, on every rank: with pacing, its steps cost what the clock says."""
+def _install_part(part: Any, hooks: dict[str, tuple[str, Callable[..., Any]]]) -> None:
+    """Install what serving can do without."""
+    try:
+        sglang_hook_install.install(hooks)
+    except CaptureUnavailable as fault:
+        part.refuse(str(fault))
+
+
+def _chain_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callable[..., Any]]]:
+    """Those of EAGLE's worker, on every rank: with pacing, its steps cost what the clock says."""
     clock = shared.clock
 
     def before_forward(*arguments: Any, **named: Any) -> None:
@@ -156,19 +166,22 @@ def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callab
         shared.catch_up.before_forward(*arguments, **named)
         shared.tokens.before_forward(*arguments, **named)
 
-    return {
+    hooks: dict[str, tuple[str, Callable[..., Any]]] = {
         hook_targets.FORWARD: ("before", before_forward),
         hook_targets.ACTIVATE_STEP: ("after", clock.after_activate),
-        hook_targets.RESOLVE_TOKENS: ("before", clock.before_resolve),
-        hook_targets.PREFILL_RESULT: ("after", clock.after_prefill),
-        hook_targets.STREAM_OUTPUT: ("before", clock.before_stream),
     }
+    if pacing is not PacingName.OFF:
+        hooks[hook_targets.ADAPTIVE_CONTROLLER] = ("before", shared.pacing.before_controller)
+    return hooks
 
 
-def _install_capture(capture: Any, tokens: Any) -> None:
-    if tokens.fault:
-        raise CaptureUnavailable(tokens.fault)
-    tokens.after_verify = capture.after_verify
+def _install_capture(capture: Any, shared: Any, breaker: Breaker) -> None:
+    if sglang_speculation.drafts_blocks():
+        shared.blocks.follow(capture, breaker)
+        return
+    if shared.tokens.fault:
+        raise CaptureUnavailable(shared.tokens.fault)
+    shared.tokens.after_verify = capture.after_verify
     sglang_hook_install.install(
         {
             hook_targets.DRAFT_PREFILL: ("before", capture.before_draft_prefill),

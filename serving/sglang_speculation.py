@@ -10,6 +10,7 @@ from ..buffer.board.member_status import Speculation
 from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 
+_BLOCKS: Final = "DFLASH"
 #: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
 CHAIN_FLAGS: Final = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
 
@@ -23,10 +24,12 @@ def check_speculation() -> None:
     mode = get_disagg().disaggregation_mode
     if spec.speculative_algorithm == "EAGLE":
         _check_mtp(spec)
+    elif spec.speculative_algorithm == _BLOCKS:
+        _check_blocks(spec)
     elif spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
-            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, or NEXTN for a "
-            "MiMo or GLM-4.5 target"
+            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, DFLASH, or NEXTN "
+            "for a MiMo or GLM-4.5 target"
         )
     if parallel.dp_size != 1 or parallel.pp_size != 1:
         raise CaptureUnavailable(
@@ -44,8 +47,8 @@ def _check_mtp(spec: Any) -> None:
     """Raise CaptureUnavailable unless SGLang drafts by an MTP layer that a learner has. It calls NEXTN EAGLE too."""
     from sglang.srt.runtime_context import get_model
 
-    from ..buffer.drafts.checkpoint import CONFIG_FILE, local_folder
-    from ..buffer.drafts.mtp_layer import ARCHITECTURES, architecture_of
+    from ..buffer.drafts.checkpoint import CONFIG_FILE, architecture_of, local_folder
+    from ..buffer.drafts.mtp_layer import ARCHITECTURES
 
     path = spec.speculative_draft_model_path
     if not path:
@@ -65,6 +68,57 @@ def _check_mtp(spec: Any) -> None:
             "and several layers are not built. Start the server with EAGLE3, if there is such a draft "
             "of this target"
         )
+
+
+def _check_blocks(spec: Any) -> None:
+    """Raise CaptureUnavailable unless SGLang drafts the blocks that a learner computes too."""
+    from sglang.srt.runtime_context import get_model
+
+    from ..buffer.drafts.block_draft import check_folder, settings_of
+    from ..buffer.drafts.checkpoint import config_of, local_folder
+
+    downloads = get_model().download_dir
+    try:
+        folder = local_folder(spec.speculative_draft_model_path, spec.speculative_draft_model_revision, downloads)
+        check_folder(folder)
+        size = settings_of(config_of(folder)).get("block_size")
+    except ConfigError as error:
+        raise CaptureUnavailable(f"speculation: {error}") from error
+    if size != spec.speculative_num_draft_tokens:
+        raise CaptureUnavailable(
+            f"speculation: got blocks of {spec.speculative_num_draft_tokens} (--speculative-num-draft-tokens), "
+            f"expected {size}, the block_size of the draft's config, by which learners draft; leave the flag out"
+        )
+    if spec.speculative_draft_window_size is not None:
+        raise CaptureUnavailable(
+            f"speculation: got --speculative-draft-window-size {spec.speculative_draft_window_size}, expected none: "
+            "learners let a block see all that came before it"
+        )
+    target = _target_architecture()
+    if target.startswith("Gemma"):
+        raise CaptureUnavailable(
+            f"speculation: got DFLASH with a target of {target}, expected one whose embeddings are not scaled"
+        )
+
+
+def _target_architecture() -> str:
+    """As its config.json names it; empty where that is not to be found."""
+    from sglang.srt.runtime_context import get_model
+
+    from ..buffer.drafts.checkpoint import CONFIG_FILE, architecture_of, local_folder
+
+    model = get_model()
+    try:
+        return architecture_of(local_folder(model.model_path, model.revision, model.download_dir) / CONFIG_FILE)
+    except ConfigError:
+        return ""
+
+
+def drafts_blocks() -> bool:
+    """Whether SGLang drafts a whole block in one forward (DFLASH), by a worker of another kind than EAGLE's."""
+    from sglang.srt.runtime_context import get_spec
+
+    return bool(get_spec().speculative_algorithm == _BLOCKS)
 
 
 def why_replay_is_no_proof() -> str:
@@ -102,13 +156,28 @@ def flags() -> Speculation | None:
         spec = get_spec()
         return Speculation(
             algorithm=spec.speculative_algorithm,
-            num_steps=spec.speculative_num_steps,
+            num_steps=_draft_steps(spec),
             eagle_topk=spec.speculative_eagle_topk,
             num_draft_tokens=spec.speculative_num_draft_tokens,
             adaptive=bool(spec.speculative_adaptive),
         )
     except Exception:  # noqa: BLE001 - a status without them is better than none
         return None
+
+
+def draft_steps() -> int | None:
+    """Drafts of a round, as SGLang resolved them; None where it does not speculate."""
+    from sglang.srt.runtime_context import get_spec
+
+    return _draft_steps(get_spec())
+
+
+def _draft_steps(spec: Any) -> int | None:
+    """SGLang says 1 of DFLASH, whatever its blocks."""
+    if spec.speculative_algorithm == _BLOCKS:
+        return int(spec.speculative_num_draft_tokens) - 1
+    steps: int | None = spec.speculative_num_steps
+    return steps
 
 
 def has_draft_of_its_own() -> bool:
@@ -135,9 +204,11 @@ def sampled_rule() -> VerdictRule:
     Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
     """
     from sglang.srt.runtime_context import get_spec
-    from sglang.srt.speculative import eagle_utils
+    from sglang.srt.speculative import dflash_utils, eagle_utils
 
     spec = get_spec()
+    if spec.speculative_algorithm == _BLOCKS:
+        return _rule_of(spec) if dflash_utils.is_dflash_sampling_verify_available() else VerdictRule.GREEDY
     if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the same answer that eagle_sample acts on
         is_all_greedy=False,
         is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - no public API
@@ -151,7 +222,8 @@ def sampled_rule() -> VerdictRule:
 
 def _rule_of(spec: Any) -> VerdictRule:
     """The rule that is configured, for a host that can sample."""
-    if getattr(spec, "speculative_use_block_verification", False):  # SGLang 0.5.21 has no such setting
+    is_drawn = spec.speculative_algorithm != _BLOCKS  # else the draft's best tokens, by which no rule differs
+    if is_drawn and getattr(spec, "speculative_use_block_verification", False):  # SGLang 0.5.21 has no such setting
         return VerdictRule.BLOCK
     if spec.speculative_use_rejection_sampling:
         return VerdictRule.REJECTION

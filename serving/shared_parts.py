@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from .capture.sglang_blocks import SglangBlocks
 from .clock.shared_meter import SharedMeter
 from .clock.step_clock import StepClock
 from .config import ServingConfig
@@ -26,6 +27,7 @@ class SharedParts:
     clock: StepClock
     catch_up: SglangCatchUp
     tokens: SglangTokens
+    blocks: SglangBlocks
 
 
 def build_shared(settings: ServingConfig) -> SharedParts:
@@ -42,4 +44,13 @@ def build_shared(settings: ServingConfig) -> SharedParts:
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
     target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)
-    return SharedParts(target=target, swap=swap, pacing=pacing, clock=clock, catch_up=catch_up, tokens=SglangTokens())
+    tokens = SglangTokens()
+    return SharedParts(
+        target=target,
+        swap=swap,
+        pacing=pacing,
+        clock=clock,
+        catch_up=catch_up,
+        tokens=tokens,
+        blocks=SglangBlocks(tokens.before_block, clock.before_block),
+    )

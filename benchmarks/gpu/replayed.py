@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...buffer.stream.trace import NO_DRAFT, DraftTrace
 from ...learner.judging.replay import replay_traces
-from ...learner.model.chain_draft import ChainDraft
+from ...learner.model.draft import Draft
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.training.batch import collate, draftable_rows
 from ...policies.acceptance import identity
@@ -49,7 +49,7 @@ class Nodes:
         )
 
 
-def served_draft(draft: Path, target: Path, dtype: str, device: str) -> ChainDraft:
+def served_draft(draft: Path, target: Path, dtype: str, device: str) -> Draft:
     """The draft with its weights rounded as the server rounds them, computing in float32."""
     loaded = load_draft(draft, load_target_embedding(target)).to(device)
     for tensor in (*loaded.parameters(), loaded.embedding_WH):
@@ -57,9 +57,7 @@ def served_draft(draft: Path, target: Path, dtype: str, device: str) -> ChainDra
     return loaded
 
 
-def replay_findings(
-    draft: ChainDraft, traces: Sequence[DraftTrace], *, steps: int, dtype: str, label: str
-) -> list[Finding]:
+def replay_findings(draft: Draft, traces: Sequence[DraftTrace], *, steps: int, dtype: str, label: str) -> list[Finding]:
     """Accepted counts round by round and drafted tokens node by node, in float32 and, where served so, in bfloat16."""
     exact = [trace for trace in traces if trace.replay_exact]
     findings = []
@@ -74,7 +72,7 @@ def replay_findings(
 
 
 @torch.inference_mode()
-def drafted_nodes(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> Nodes:
+def drafted_nodes(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> Nodes:
     """Compare each draft whose predecessors in its verify round were all committed."""
     nodes = Nodes()
     for trace in traces:
@@ -83,7 +81,7 @@ def drafted_nodes(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -
     return nodes
 
 
-def _counts(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int, name: str, *, must_equal: bool) -> Finding:
+def _counts(draft: Draft, traces: Sequence[DraftTrace], steps: int, name: str, *, must_equal: bool) -> Finding:
     pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, steps), strict=True)]
     equal = sum(pair[0] for pair in pairs)
     compared = sum(pair[1] for pair in pairs)
@@ -97,7 +95,7 @@ def _counts(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int, name: s
     )
 
 
-def _compare(draft: ChainDraft, trace: DraftTrace, steps: int, nodes: Nodes) -> None:
+def _compare(draft: Draft, trace: DraftTrace, steps: int, nodes: Nodes) -> None:
     batch = collate([trace], draft.device, every_row=True)
     rounds = trace.rounds
     can_draft_Q = (rounds.starts >= 1) & (rounds.starts <= draftable_rows(trace))
@@ -112,7 +110,7 @@ def _compare(draft: ChainDraft, trace: DraftTrace, steps: int, nodes: Nodes) -> 
         _compare_step(draft, logits_QV[is_compared_Q], drafted_QS[is_compared_Q, step], nodes)
 
 
-def _compare_step(draft: ChainDraft, logits_NV: Tensor, drafted_N: np.ndarray, nodes: Nodes) -> None:
+def _compare_step(draft: Draft, logits_NV: Tensor, drafted_N: np.ndarray, nodes: Nodes) -> None:
     served_N = draft.target_to_draft_W[torch.from_numpy(drafted_N.astype(np.int64)).to(draft.device)]
     best = logits_NV.topk(2, dim=-1)
     lead_N = best.values[:, 0] - logits_NV.gather(1, served_N[:, None])[:, 0]

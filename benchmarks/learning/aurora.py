@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...buffer.stream.trace import DraftTrace, Sampling
-from ...learner.model.chain_draft import ChainDraft
+from ...learner.model.draft import Draft
 from ...learner.training.batch import collate, verdict_rows
 from ...learner.training.batch_sampling import draw_batches
 from ...learner.training.plan import Recipe, TrainingPlan
@@ -31,7 +31,7 @@ _UNTEMPERED = Sampling(temperature=1.0)
 class AuroraTrainer:
     """Trains `draft` in place by Aurora's loss; the learning rate is the recipe's cold one."""
 
-    def __init__(self, draft: ChainDraft, plan: TrainingPlan, recipe: Recipe) -> None:
+    def __init__(self, draft: Draft, plan: TrainingPlan, recipe: Recipe) -> None:
         self.draft = draft
         self._plan = plan
         self._recipe = recipe
@@ -56,7 +56,7 @@ class AuroraTrainer:
         return len(batches), time.perf_counter() - began_s
 
 
-def aurora_loss(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> Tensor:
+def aurora_loss(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> Tensor:
     """Return the loss of one batch, a scalar with gradient; every trace has a row with a verdict."""
     batch = collate([replace(trace, sampling=_UNTEMPERED) for trace in traces], draft.device, soft=True)
     assert batch.teacher_ids_BTK is not None

@@ -21,7 +21,7 @@ from ...buffer.settings.table import BY_NAME
 from ...buffer.stream.trace import DraftTrace
 from ...learner.disk import write_text
 from ...learner.judging import paired_replay
-from ...learner.model.chain_draft import ChainDraft
+from ...learner.model.draft import Draft
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.training.trainer import DraftTrainer
 from ...policies.acceptance import Tally
@@ -78,7 +78,7 @@ class Run:
 class _Trainer:
     """Either way of training, and what it has cost."""
 
-    def __init__(self, draft: ChainDraft, job: Job) -> None:
+    def __init__(self, draft: Draft, job: Job) -> None:
         plan = job.row.training_plan(job.setting.steps, job.seed)
         recipe = job.row.training_recipe(job.rate)
         self.draft = draft
@@ -140,7 +140,7 @@ def run_job(lab: Lab, job: Job) -> Run:
     return Run(job=job, shift_at=stream.shift_at, points=tuple(points), steps=trainer.steps, seconds=trainer.seconds)
 
 
-def tallies(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
+def tallies(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
     """By request, what `draft` would have had accepted of traces that replay can score; changes nothing."""
     by_trace = paired_replay.tallies(draft, traces, steps)
     return {trace.request_id: by_trace[trace.trace_id] for trace in traces}
@@ -161,5 +161,5 @@ def _first_draft(lab: Lab, job: Job) -> Path:
     return lab.warm_head(lab.shifted(job.shifted)) if job.start == "warm" else lab.random_head(job.seed)
 
 
-def _initial(lab: Lab, job: Job) -> ChainDraft:
+def _initial(lab: Lab, job: Job) -> Draft:
     return load_draft(_first_draft(lab, job), load_target_embedding(lab.target.folder)).to(lab.device)

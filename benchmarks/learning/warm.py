@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...buffer.stream.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.disk import write_folder
-from ...learner.model.chain_draft import ChainDraft
+from ...learner.model.draft import Draft
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.trainer import DraftTrainer, TrainingPlan
 from ...policies.objectives.names import Objective
@@ -50,7 +50,7 @@ def ensure_warm_head(lab: Lab, shifted: str, report: Report = quiet) -> Path:
     return folder
 
 
-def _learn_traces(lab: Lab, shifted: str, draft: ChainDraft, report: Report) -> None:
+def _learn_traces(lab: Lab, shifted: str, draft: Draft, report: Report) -> None:
     known = _known(lab, shifted)
     traces = [trace for domain in known for trace in read_traces(lab.trace_file(CHAT_SETTING, domain))]
     random.Random(SEED).shuffle(traces)
@@ -59,7 +59,7 @@ def _learn_traces(lab: Lab, shifted: str, draft: ChainDraft, report: Report) -> 
     trainer.fit(traces, [])
 
 
-def _learn_text(lab: Lab, shifted: str, draft: ChainDraft, report: Report) -> None:
+def _learn_text(lab: Lab, shifted: str, draft: Draft, report: Report) -> None:
     trainer = DraftTrainer(draft, TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED))
     windows = _windows(lab, _known(lab, shifted))
     model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()

@@ -13,7 +13,7 @@ from ...buffer.board.member_status import MemberStatus
 from ...buffer.board.version import VersionState
 from ...buffer.stream.trace import DraftTrace
 from ...learner.judging.replay import replay_logprobs, replay_traces
-from ...learner.model.chain_draft import ChainDraft
+from ...learner.model.draft import Draft
 from ...learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from ...learner.training.plan import TrainingPlan
 from ...learner.training.trainer import DraftTrainer
@@ -147,7 +147,7 @@ def is_part(served: Served, traces: Sequence[DraftTrace]) -> bool:
     return is_right and sum(trace.committed_len for trace in traces) < len(served.output_ids)
 
 
-def replayed(draft: ChainDraft, traces: Sequence[DraftTrace]) -> Replayed:
+def replayed(draft: Draft, traces: Sequence[DraftTrace]) -> Replayed:
     """The draft over the traces that it has served."""
     steps = max((trace.rounds.drafted.shape[1] for trace in traces), default=1)
     runs = replay_traces(draft, traces, max(steps, 1))
@@ -166,7 +166,7 @@ def judged(replay: Replayed, why_not: Callable[[], str]) -> str:
     return str(replay) if replay.is_known else f"no: {why_not() or 'no round could be compared'}"
 
 
-def swapped(case: Case, draft: ChainDraft, traces: Sequence[DraftTrace]) -> str:
+def swapped(case: Case, draft: Draft, traces: Sequence[DraftTrace]) -> str:
     """Cell of the column `swap`: a draft trained on the traces is swapped in, and what it serves is replayed."""
     server = case.server
     learned = case.scratch / "learned"
@@ -201,7 +201,7 @@ def go_live(server: MeasuredServer, number: int) -> str:
     return sentence(row.why) if row.state is VersionState.ROLLED_BACK else ""
 
 
-def loaded(case: Case, folder: Path) -> ChainDraft:
+def loaded(case: Case, folder: Path) -> Draft:
     """A draft of the case's target."""
     torch.set_num_threads(1)
     head = partial(load_target_head, case.target)

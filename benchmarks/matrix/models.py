@@ -16,9 +16,11 @@ from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...buffer.drafts.single_file import draft_folder
 from ...learner.model.draft_io import random_draft, target_config
 from ...rig.models.target import DRAFT_LAYERS
+from .dflash import untrained_blocks
 from .mtp import make_last_layer_mtp, make_mimo
 from .rows import (
     BFLOAT16,
+    BLOCKS,
     DEEPSEEK,
     EAGLE_3_1,
     FOLDER,
@@ -130,12 +132,17 @@ def _mtp_layer(target: Path, folder: Path) -> None:
     shutil.copytree(draft_folder(target, folder.parent / "layers"), folder)
 
 
+def _blocks(target: Path, folder: Path) -> None:
+    untrained_blocks(target, folder, seed=_SEED, layer_ids=DRAFT_LAYERS)
+
+
 _HEADS: Mapping[str, Callable[[Path, Path], None]] = {
     HEAD: _plain,
     EAGLE_3_1: _with_more_norms,
     BFLOAT16: partial(_plain, dtype="bfloat16"),
     HALF_VOCABULARY: _of_half_the_vocabulary,
     MTP: _mtp_layer,
+    BLOCKS: _blocks,
 }
 
 

@@ -19,6 +19,8 @@ MTP = "MTP"
 MIMO = "MiMo"
 GLM = "GLM-4.5"
 DEEPSEEK = "DeepSeek-V3"
+#: A draft of whole blocks.
+BLOCKS = "DFLASH"
 #: A family and a form that pairs have as well as rows of their own.
 LLAMA_3 = "Llama 3, llama3 rope"
 HUB_ID = "Hugging Face id"
@@ -34,6 +36,8 @@ PER_RELEASE = "start"
 QUANTISED = "quantised"
 #: The factor whose drafts are layers of their targets' checkpoints.
 OWN_LAYER = "layer"
+#: The factor whose drafts make a whole block in one forward.
+IN_BLOCKS = "block"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
@@ -42,6 +46,7 @@ FACTORS = {
     "target": "Families of targets",
     QUANTISED: "Quantised targets",
     OWN_LAYER: "Drafts in the target's own checkpoint (MTP)",
+    IN_BLOCKS: "Drafts of whole blocks (DFLASH)",
     "pair": "Pairs that people run",
 }
 
@@ -68,7 +73,7 @@ class Row:
     @property
     def algorithm(self) -> str:
         """What `--speculative-algorithm` says."""
-        return "NEXTN" if self.head == MTP else "EAGLE3"
+        return {MTP: "NEXTN", BLOCKS: "DFLASH"}.get(self.head, "EAGLE3")
 
     @property
     def shown_flags(self) -> str:
@@ -103,6 +108,11 @@ def _with_experts(family: str) -> tuple[Row, ...]:
         _mtp(f"{family}, rejection sampling at temperature 0.7", sampled, family, temperature=0.7),
         _mtp(f"{family}, two ranks", f"{CHAIN_FLAGS} --tp-size 2", family),
     )
+
+
+def _block(name: str, flags: str = "", **more: Any) -> Row:
+    """A server that drafts blocks of four; SGLang takes their size from the draft's config."""
+    return Row(factor=IN_BLOCKS, name=name, flags=flags, head=BLOCKS, **more)
 
 
 ROWS: Sequence[Row] = (
@@ -160,6 +170,16 @@ ROWS: Sequence[Row] = (
     ),
     _mtp("MiMo, two ranks", f"{CHAIN_FLAGS} --tp-size 2"),
     *(row for family in (GLM, DEEPSEEK) for row in _with_experts(family)),
+    _block("Llama"),
+    _block("Qwen3", family="Qwen3"),
+    _block("Llama 3, no radix cache", "--disable-radix-cache", family=LLAMA_3),
+    _block("Llama, temperature 0.7", temperature=0.7),
+    _block(
+        "Llama, a system prompt that is cached, prompts in chunks", "--chunked-prefill-size 32", has_system_prompt=True
+    ),
+    _block("Llama, mixed chunks", "--enable-mixed-chunk --chunked-prefill-size 32"),
+    _block("Llama, two ranks", "--tp-size 2"),
+    _block("Llama, blocks of another size than the draft's", "--speculative-num-draft-tokens 3"),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

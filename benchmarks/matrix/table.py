@@ -8,7 +8,7 @@ from textwrap import shorten
 from ...serving.sglang_speculation import CHAIN_FLAGS
 from ...serving.supported_release import SUPPORTED
 from .results import Cells, Measured
-from .rows import FACTORS, OWN_LAYER, PER_RELEASE, QUANTISED, ROWS, Row
+from .rows import FACTORS, IN_BLOCKS, OWN_LAYER, PER_RELEASE, QUANTISED, ROWS, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
@@ -35,8 +35,8 @@ again. Every release runs with the torch named below; later ones pin another
 that replay cannot judge are not compared ([learning.md](learning.md#what-replay-can-judge)). Capture "in part" says how
 many tokens traces hold, all of them right, and how many were counted as dropped.
 
-Every server has `--speculative-algorithm EAGLE3` and a draft, or `NEXTN` where its draft is a layer of the target's
-checkpoint. *Chain* means
+Every server has `--speculative-algorithm EAGLE3` and a draft, `NEXTN` where its draft is a layer of the target's
+checkpoint, or `DFLASH` where it drafts whole blocks. *Chain* means
 `{CHAIN_FLAGS}`.
 The target *Llama* is trained for minutes; other families have random weights, four layers and the real architecture. So
 this says what runs and what is exact, not how fast it is.
@@ -53,6 +53,11 @@ For a GPU are left: those kernels, FP4 (NVFP4, MXFP4), bitsandbytes, GGUF, quant
     OWN_LAYER: """A target of four layers whose checkpoint has one layer more, which drafts; the target is named as the
 draft as well. What is learned and swapped is that layer alone: dense for MiMo, with experts for the others, and with
 latent attention for DeepSeek-V3.
+""",
+    IN_BLOCKS: """A draft of two layers that makes a block of four in one forward, the round's root and three
+drafts, by SGLang's own worker. SGLang lets DFLASH run on CUDA, XPU and NPU; the CPU host makes it run here, with
+attention in plain torch and without a GPU's fused kernels. A draft is best tokens, so requests above temperature 0 are
+verified by equality too, and replay of them is exact.
 """,
     "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
 vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96

@@ -90,7 +90,7 @@ class DraftVersion:
     parent: int | None  # None: the draft the server was started with
     target: str
     target_version: str  # the newest when this was published; empty: no trace had named one
-    drafter: str  # "eagle3", or "mtp": a layer of the target's own checkpoint
+    drafter: str  # "eagle3", "dflash", or "mtp": a layer of the target's own checkpoint
     #: Of the folder that holds model.safetensors and config.json: file://, or below PACELINE_VERSIONS_URI.
     weights_uri: str
     sha256: str  # of model.safetensors, lower-case hex

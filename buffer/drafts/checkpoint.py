@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -39,6 +40,25 @@ def local_folder(name: str | Path, revision: str | None = None, download_dir: st
             f"if it is a Hugging Face id, run `hf download {repository}{options}`"
         ) from error
     return Path(found)
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The table in a model's config.json; an empty one where there is none, or no such file can be read."""
+    return _table(folder / CONFIG_FILE)
+
+
+def architecture_of(config: Path) -> str:
+    """The first of `architectures` in a config.json; empty where there is none, or no such file can be read."""
+    named = _table(config).get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        source = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return source if isinstance(source, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
+from .checkpoint import architecture_of
 
 #: SGLang's classes of the targets whose MTP layer is a draft here, as their config.json names them.
 MIMO: Final = "MiMoForCausalLM"
@@ -46,16 +47,6 @@ class LayerNames:
 def is_mtp(config: Path) -> bool:
     """Whether this config.json is that of such a target, or of its MTP layer alone; False where it cannot be read."""
     return architecture_of(config) in ARCHITECTURES
-
-
-def architecture_of(config: Path) -> str:
-    """The first of `architectures` in a config.json; empty where there is none, or no such file can be read."""
-    try:
-        source = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    named = source.get("architectures") if isinstance(source, dict) else None
-    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def layer_names(source: Mapping[str, Any]) -> LayerNames:

@@ -16,6 +16,7 @@ from ...buffer.board.version import BoardState, DraftVersion, JudgedOn, VersionS
 from ...buffer.board.version_board import VersionBoard
 from ...buffer.board.version_store import NO_STORE, VersionStore
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.drafts.block_draft import is_block_draft
 from ...buffer.drafts.checkpoint import CONFIG_FILE
 from ...buffer.drafts.mtp_layer import is_mtp
 from ...buffer.errors import BoardConflict, ConfigError, StoreUnavailable
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 #: What drafts, as the board says it.
 EAGLE3 = "eagle3"
 MTP = "mtp"
+DFLASH = "dflash"
 
 #: Number of the draft the server was started with, on every board; servers stamp it on traces until their first swap.
 INITIAL = 0
@@ -202,7 +204,7 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         parent=lineage.parent,
         target=lineage.target,
         target_version=lineage.target_version,
-        drafter=MTP if is_mtp(folder / CONFIG_FILE) else EAGLE3,
+        drafter=_drafter(folder / CONFIG_FILE),
         weights_uri=folder.absolute().as_uri(),
         sha256=sha256_of(folder / WEIGHTS_FILE),
         objective=lineage.objective,
@@ -211,3 +213,9 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         judged_on=lineage.judged_on,
         trained_targets=lineage.trained_targets,
     )
+
+
+def _drafter(config: Path) -> str:
+    if is_mtp(config):
+        return MTP
+    return DFLASH if is_block_draft(config) else EAGLE3

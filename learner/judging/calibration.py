@@ -15,7 +15,7 @@ from ...buffer.board.version import BoardState
 from ...buffer.stream.trace import DraftTrace, Int32s
 from ...policies.acceptance import identity, proposed_drafts
 from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from ..model.draft_cache import DraftCache
 from .replay import replay_logprobs, replay_traces
 
@@ -59,7 +59,7 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts:
     return total
 
 
-def _compare(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
+def _compare(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
     counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
     expected = [trace for trace in traces if not why_not_estimated(trace)]
     runs = replay_traces(draft, counted, steps)

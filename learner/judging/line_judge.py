@@ -14,7 +14,7 @@ from ...buffer.stream.trace_buffer import TraceEntry, entry_order
 from ...policies.line_delivery import Delivery, LineDelivery
 from ...policies.paired import Asked, Paired
 from ...policies.prequential import PrequentialRules, is_ruined
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from .paired_replay import paired, why_unscored
 
 
@@ -79,9 +79,9 @@ class LineJudge:
 
     delivery: LineDelivery
     live: int
-    live_draft: ChainDraft
+    live_draft: Draft
     reference: int
-    reference_draft: ChainDraft
+    reference_draft: Draft
     unlearnt: Unlearnt
     last_learnt: LastLearnt  # in the claim before this one
     steps: int  # drafts per verify round
@@ -91,7 +91,7 @@ class LineJudge:
     by_request: dict[str, Paired] = field(default_factory=dict)  # those that have rounds, in the order they came
     late: set[str] = field(default_factory=set)  # requests left out: other answers to their prompts had just judged
 
-    def observe(self, line: ChainDraft, block: Sequence[TraceEntry]) -> None:
+    def observe(self, line: Draft, block: Sequence[TraceEntry]) -> None:
         """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
 
         A line that is the reference itself shows nothing, but learns the block as any other.
@@ -115,9 +115,7 @@ class LineJudge:
         self.late |= {trace.request_id for trace in traces if self.last_learnt.has_prompt_of(trace)}
         return in_time
 
-    def decide(
-        self, newest: int, line: ChainDraft, held_out: Sequence[DraftTrace], rules: PrequentialRules
-    ) -> Delivery:
+    def decide(self, newest: int, line: Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules) -> Delivery:
         """Return which version serves next, once the line has learnt the claim and is to be published as `newest`."""
         failed = is_ruined(paired(held_out, line, self.live_draft, self.steps), rules)
         return self.delivery.decide(newest, self.live, is_ruined=failed)

@@ -12,11 +12,11 @@ from ...buffer.stream.trace import DraftTrace, VerdictRule
 from ...policies.acceptance import Tally, replayed_tally
 from ...policies.paired import Paired
 from ...policies.rejection import expected_tally, why_not_estimated
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from .replay import replay_logprobs, replay_traces
 
 
-def paired(traces: Sequence[DraftTrace], line: ChainDraft, reference: ChainDraft, steps: int) -> list[Paired]:
+def paired(traces: Sequence[DraftTrace], line: Draft, reference: Draft, steps: int) -> list[Paired]:
     """Replay both drafts with `steps` drafts per verify round: one pair per request, in the order of `traces`.
 
     Traces that replay cannot score are left out, and requests of which none is left. Changes no draft.
@@ -38,7 +38,7 @@ def _total(by_trace: Mapping[str, Tally], traces: Sequence[DraftTrace]) -> Tally
     return sum((by_trace[trace.trace_id] for trace in traces), Tally())
 
 
-def tallies(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
+def tallies(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
     """Trace id -> what `draft` would have had accepted of a trace that replay can score."""
     counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
     expected = [trace for trace in traces if not trace.verdict_rule.decides_by_equality]

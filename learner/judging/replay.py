@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...buffer.stream.trace import DraftTrace, Float32s, Int32s
 from ...policies.objectives.losses import log_probs_at
-from ..model.chain_draft import ChainDraft, DraftChains
+from ..model.draft import Draft, DraftRounds
 from ..model.logits import logits_of, positions_per_chunk
 from ..training.batch import Batch, collate, draftable_rows, verdict_rows
 
@@ -22,7 +22,7 @@ _TRACES_PER_GROUP = 16
 
 @torch.inference_mode()
 def replay_traces(
-    draft: ChainDraft, traces: Sequence[DraftTrace], steps: int, *, only_verdicts: bool = False
+    draft: Draft, traces: Sequence[DraftTrace], steps: int, *, only_verdicts: bool = False
 ) -> list[Int32s]:
     """Per trace int32[T]: how many of `steps` drafts of a verify round rooted at tokens[s] would be accepted.
 
@@ -42,7 +42,7 @@ def replay_traces(
 
 
 @torch.inference_mode()
-def replay_logprobs(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> list[Float32s]:
+def replay_logprobs(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> list[Float32s]:
     """Per trace float32[T, steps]: log q of tokens[s + 1 + j] as draft j of a verify round rooted at tokens[s].
 
     q is what `draft`, fed the committed tokens up to that one, would have drawn it from: at the request's temperature,
@@ -78,7 +78,7 @@ def _groups(traces: Sequence[DraftTrace], can_draft: Sequence[int]) -> Iterator[
         yield group
 
 
-def _replay(draft: ChainDraft, batch: Batch, steps: int) -> Tensor:
+def _replay(draft: Draft, batch: Batch, steps: int) -> Tensor:
     """Accepted drafts by row, int64[B, R]. Chains are dropped at their first rejection, most of them early."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ, batch.opens_text_B)
     runs_BR = batch.rows_BQ.new_zeros(len(batch.rows_BQ), batch.features_BFD.shape[1])
@@ -93,7 +93,7 @@ def _replay(draft: ChainDraft, batch: Batch, steps: int) -> Tensor:
     return runs_BR
 
 
-def _keep_alive(chains: DraftChains, is_alive_BQ: Tensor) -> Tensor:
+def _keep_alive(chains: DraftRounds, is_alive_BQ: Tensor) -> Tensor:
     """Keep the columns that the trace with most live chains needs; return which chains in them are alive."""
     most = int(is_alive_BQ.sum(1).max())
     if most == is_alive_BQ.shape[1]:
@@ -103,7 +103,7 @@ def _keep_alive(chains: DraftChains, is_alive_BQ: Tensor) -> Tensor:
     return is_alive_BQ.gather(1, index_BP)
 
 
-def _advance(draft: ChainDraft, chains: DraftChains, tokens_BT: Tensor, is_alive_BQ: Tensor) -> Tensor:
+def _advance(draft: Draft, chains: DraftRounds, tokens_BT: Tensor, is_alive_BQ: Tensor) -> Tensor:
     predicted_BQ = chains.predicted().clamp(max=tokens_BT.shape[1] - 1)
     committed_BQ = tokens_BT.gather(1, predicted_BQ)
     hidden_BQH = draft.advance(chains)
@@ -111,7 +111,7 @@ def _advance(draft: ChainDraft, chains: DraftChains, tokens_BT: Tensor, is_alive
     return torch.zeros_like(is_alive_BQ).masked_scatter(is_alive_BQ, is_hit_N)
 
 
-def _replay_logprobs(draft: ChainDraft, batch: Batch, temperatures_B: Tensor, steps: int) -> Tensor:
+def _replay_logprobs(draft: Draft, batch: Batch, temperatures_B: Tensor, steps: int) -> Tensor:
     """Log q of the committed tokens by row and step, float32[B, Q, S]; NaN outside the trace. No chain is dropped."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ, batch.opens_text_B)
     inside_BQS = batch.scored_mask(steps)
@@ -126,7 +126,7 @@ def _replay_logprobs(draft: ChainDraft, batch: Batch, temperatures_B: Tensor, st
     return found_BQS
 
 
-def _token_logprobs(draft: ChainDraft, hidden_NH: Tensor, tokens_N: Tensor, temperatures_N: Tensor) -> Tensor:
+def _token_logprobs(draft: Draft, hidden_NH: Tensor, tokens_N: Tensor, temperatures_N: Tensor) -> Tensor:
     """Log q of target ids, float32[N]; logits live for a chunk at a time."""
     ids_N = draft.target_to_draft_W[tokens_N]
     most = positions_per_chunk(draft.config.draft_vocab_size)

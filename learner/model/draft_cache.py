@@ -11,7 +11,7 @@ from torch import Tensor
 from ...buffer.board.version import BoardState
 from ...buffer.board.weights_file import check_weights
 from ...buffer.errors import ConfigError, WeightsRefused
-from .chain_draft import ChainDraft
+from .draft import Draft
 from .draft_io import load_draft
 
 _log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class DraftCache:
         self._head = head
         self._embedding = embedding
         self._capacity = capacity
-        self._drafts: OrderedDict[str, ChainDraft] = OrderedDict()
+        self._drafts: OrderedDict[str, Draft] = OrderedDict()
 
-    def draft(self, state: BoardState, number: int) -> ChainDraft | None:
+    def draft(self, state: BoardState, number: int) -> Draft | None:
         """Draft of version `number`, which must be on the board, for replay.
 
         Blocks on the disk when it is not loaded yet. None, with a warning, when its weights cannot be read, are not
@@ -73,7 +73,7 @@ def first_draft(
     head: Callable[[], Tensor] | None = None,
     *,
     find: FindWeights = folder_on_disk,
-) -> ChainDraft:
+) -> Draft:
     """The draft that training starts from without a checkpoint: the live version, else the one `initial` names.
 
     Blocks on the disk. ConfigError when the live version is refused and `initial` finds no draft of this target either.

@@ -1,4 +1,4 @@
-"""Weights files in the layout that SGLang's llama_eagle3.py, mimo_mtp.py and glm4_moe_nextn.py read.
+"""Weights files in the layout that SGLang's llama_eagle3.py, dflash.py, mimo_mtp.py and the like read.
 
 SGLang silently skips tensor names it does not know, so names are checked here, in both directions. The
 target's embedding is never part of a draft's file: the server shares it.
@@ -16,10 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
-from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
-from ...buffer.drafts.mtp_layer import DEEPSEEK, GLM4_MOE, MIMO, architecture_of
+from ...buffer.drafts.block_draft import check_folder, is_block_draft
+from ...buffer.drafts.checkpoint import CONFIG_FILE, architecture_of, index_of, read_index, shard_file
+from ...buffer.drafts.mtp_layer import DEEPSEEK, GLM4_MOE, MIMO
 from ...buffer.errors import ConfigError
-from .chain_draft import ChainDraft
+from .dflash import DflashDraft
+from .dflash_config import DflashConfig
+from .draft import Draft
 from .draft_config import DraftConfig, check_sizes, check_tables
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
@@ -34,7 +37,7 @@ _FIRST_LOGIT_DEVIATION = 0.25
 _DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
-def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None = None) -> ChainDraft:
+def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None = None) -> Draft:
     """Read a draft folder into float32 on the CPU; the names and dtypes of its file are kept for save_draft.
 
     Its config says of which kind it is. Of EAGLE-3, takes the layer as `midlayer.` or `layers.0.`, with or without
@@ -47,7 +50,12 @@ def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor
         made = kind()
         tensors = _read(folder / WEIGHTS_FILE)
         config = made.config.from_json(folder / CONFIG_FILE)
-        draft: ChainDraft = made.draft(config, embedding, None if target_head is None else target_head())
+        draft: Draft = made.draft(config, embedding, None if target_head is None else target_head())
+    elif is_block_draft(folder / CONFIG_FILE):
+        check_folder(folder)
+        tensors = _read(folder / WEIGHTS_FILE)
+        block = DflashConfig.from_json(folder / CONFIG_FILE)
+        draft = DflashDraft(block, embedding, None if target_head is None else target_head())
     else:
         draft, tensors = _eagle3(folder, embedding, target_head)
     own = {draft.parameter_of(name): tensor.float() for name, tensor in tensors.items()}
@@ -64,7 +72,7 @@ class _Kind(NamedTuple):
     """How drafts of one kind are made."""
 
     config: type[DraftConfig]
-    draft: Callable[[Any, Tensor, Tensor | None], ChainDraft]
+    draft: Callable[[Any, Tensor, Tensor | None], Draft]
 
 
 def _glm4_moe() -> _Kind:
@@ -104,7 +112,7 @@ def _eagle3(
     return Eagle3Draft(config, embedding, ids_V, head), tensors
 
 
-def save_draft(draft: ChainDraft, folder: Path) -> str:
+def save_draft(draft: Draft, folder: Path) -> str:
     """Write model.safetensors and config.json into `folder`, made if absent; return the sha256 of the weights file.
 
     Names and dtypes are those of the file the draft was loaded from, else SGLang's and float32; d2t (int64)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ...buffer.errors import ConfigError
 from ...buffer.stream.trace import DraftTrace, FeatureDtype, Int32s
+from .dflash_config import DflashConfig
 from .draft_config import DraftConfig
 from .draft_io import target_config
 from .eagle3_config import Eagle3Config
@@ -119,20 +120,23 @@ class TargetFeatures:
 def captured_layers(draft: DraftConfig, target: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers of the target before which SGLang captures the hidden states for `draft`, in the order of a feature row.
 
-    As SGLang's set_eagle3_layers_to_capture: an id of the draft's config means the output of that layer, which the next
-    one reads. Its forward captures each of them once, from the first layer to the last, in whatever order they are
-    named. ConfigError when they are not layers of `target`, a target's config, or not of the draft's width, and for an
-    MTP layer.
+    As SGLang's set_eagle3_layers_to_capture and set_dflash_layers_to_capture: an id of the draft's config means the
+    output of that layer, which the next one reads. Its forward captures each of them once, from the first layer to the
+    last, in whatever order they are named. ConfigError when they are not layers of `target`, a target's config, or not
+    of the draft's width, and for an MTP layer.
     """
-    if not isinstance(draft, Eagle3Config):
-        raise ConfigError("features of the target: got an MTP layer, expected an EAGLE-3 draft; recompute nothing")
+    if not isinstance(draft, Eagle3Config | DflashConfig):
+        raise ConfigError(
+            "features of the target: got an MTP layer, expected an EAGLE-3 or DFLASH draft; recompute nothing"
+        )
     count = target["num_hidden_layers"]
     hidden = target["hidden_size"]
     named = (2, count // 2, count - 3) if draft.layer_ids is None else tuple(at + 1 for at in draft.layer_ids)
     layers = tuple(sorted(set(named)))
-    if len(layers) != draft.feature_layers or hidden != draft.hidden_size:
+    expected = draft.feature_width // draft.hidden_size
+    if len(layers) != expected or hidden != draft.hidden_size:
         raise ConfigError(
-            f"features of the target: got {len(layers)} layers of width {hidden}, expected {draft.feature_layers} of "
+            f"features of the target: got {len(layers)} layers of width {hidden}, expected {expected} of "
             f"width {draft.hidden_size}, as the draft reads them"
         )
     if not all(0 <= layer < count for layer in layers):

@@ -13,7 +13,7 @@ from ...policies.paired import Asked
 from ...policies.prediction import Prediction, prediction
 from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..judging.paired_replay import tallies, why_unscored
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from ..state.learner_state import LearnerState
 
 #: Requests that a prediction takes, the newest. More would cost time at the end of every round and narrow its interval
@@ -45,7 +45,7 @@ def predict(state: LearnerState, claimed: ByOutcome, buffer: TraceBuffer) -> Pre
     return predicted_by(state.trainer.draft, unlearnt, state.trainer.plan.steps)
 
 
-def predicted_by(draft: ChainDraft, traces: Sequence[DraftTrace], steps: int) -> Prediction | None:
+def predicted_by(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> Prediction | None:
     """Replay `draft` on the last MOST_REQUESTS requests of `traces`; those that replay cannot score do not count."""
     scored = [trace for trace in traces if len(trace.features) and not why_unscored(trace)]
     requests = frozenset(list(dict.fromkeys(trace.request_id for trace in reversed(scored)))[:MOST_REQUESTS])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...buffer.stream.trace import DraftTrace
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from .batch import collate, teacher_nodes, verdict_rows
 from .device_memory import PartBound
 from .rank_group import joined
@@ -35,7 +35,7 @@ class FirstPosition:
 
 
 @torch.no_grad()
-def first_position(draft: ChainDraft, traces: Sequence[DraftTrace], bound: PartBound) -> FirstPosition:
+def first_position(draft: Draft, traces: Sequence[DraftTrace], bound: PartBound) -> FirstPosition:
     """Measure `traces`, each with a row to draft from, in parts within `bound`; changes nothing else.
 
     Of several ranks, which have the same traces, each measures its share.
@@ -73,7 +73,7 @@ def judged_rows(trace: DraftTrace) -> npt.NDArray[np.bool_]:
     return judged
 
 
-def _best_and_teacher(draft: ChainDraft, traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor, Tensor]:
+def _best_and_teacher(draft: Draft, traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor, Tensor]:
     batch = collate(traces, draft.device, soft=True)
     if batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
         raise AssertionError("a batch collated with soft=True has no teacher")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from .muon import Muon
 
 
@@ -17,7 +17,7 @@ class DraftOptimiser:
     `matrix_rate` is Muon's over AdamW's, and at 0 AdamW moves everything.
     """
 
-    def __init__(self, draft: ChainDraft, matrix_rate: float, *, low_precision: bool = False) -> None:
+    def __init__(self, draft: Draft, matrix_rate: float, *, low_precision: bool = False) -> None:
         """With `low_precision` Muon computes in bfloat16, else in float32."""
         self._matrix_rate = matrix_rate
         self._parameters = [weight for weight in draft.parameters() if weight.requires_grad]
@@ -59,7 +59,7 @@ class DraftOptimiser:
         return True
 
 
-def hidden_matrices(draft: ChainDraft) -> list[nn.Parameter]:
+def hidden_matrices(draft: Draft) -> list[nn.Parameter]:
     """Weights that map hidden states to hidden states: two dimensions, and not the head over the vocabulary.
 
     Matrices of experts that are one parameter are none: AdamW moves those.

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...policies.objectives.losses import mean_acceptance, teacher_in_draft_vocabulary
 from ...policies.objectives.names import Weighting
 from ...policies.objectives.spec import Labels, ObjectiveSpec, chains_of
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from ..model.logits import CHUNK_BYTES, positions_at_once
 from .batch import Batch
 from .chunked_loss import Chunk, row_chunks, summed_loss
@@ -28,7 +28,7 @@ class BatchScores:
 
 
 def score_batch(
-    draft: ChainDraft,
+    draft: Draft,
     batch: Batch,
     *,
     steps: int,
@@ -63,13 +63,13 @@ def score_batch(
     return BatchScores(loss, acceptance_S, int(inside_BQS.sum()) - len(labels.committed_N))
 
 
-def _hidden_at(draft: ChainDraft, batch: Batch, mask_BQS: Tensor) -> Tensor:
+def _hidden_at(draft: Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
     """Outputs of the unmasked positions, [N, H], in row-major order: masked ones never meet the vocabulary."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ, batch.opens_text_B)
     return torch.stack([draft.advance(chains) for _ in range(mask_BQS.shape[-1])], 2)[mask_BQS]
 
 
-def _labelled(draft: ChainDraft, batch: Batch, steps: int, spec: ObjectiveSpec) -> tuple[Labels, Tensor, Tensor]:
+def _labelled(draft: Draft, batch: Batch, steps: int, spec: ObjectiveSpec) -> tuple[Labels, Tensor, Tensor]:
     """Labels of the scored positions; which those are, bool[B, Q, S]; and which are inside their trace."""
     labels = _BatchLabels.of(draft, batch, needs_teacher=spec.needs_teacher)
     inside_BQS = batch.scored_mask(steps)
@@ -107,7 +107,7 @@ class _BatchLabels:
     has_label_BT: Tensor
 
     @classmethod
-    def of(cls, draft: ChainDraft, batch: Batch, *, needs_teacher: bool) -> "_BatchLabels":
+    def of(cls, draft: Draft, batch: Batch, *, needs_teacher: bool) -> "_BatchLabels":
         committed_BT = draft.target_to_draft_W[batch.tokens_BT]
         if not needs_teacher or batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
             is_known_BT = committed_BT >= 0

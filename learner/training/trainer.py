@@ -15,7 +15,7 @@ from ...buffer.errors import ConfigError
 from ...buffer.stream.trace import DraftTrace
 from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
-from ..model.chain_draft import ChainDraft
+from ..model.draft import Draft
 from .batch import collate, summed_weights, verdict_rows, verdict_rows_by_step
 from .batch_sampling import draw_batches, log_replay_weights
 from .device_memory import PartBound, has_bfloat16
@@ -68,7 +68,7 @@ class DraftTrainer:
 
     def __init__(
         self,
-        draft: ChainDraft,
+        draft: Draft,
         plan: TrainingPlan,
         target_versions: Sequence[str] = (),
         recipe: Recipe = RECIPE,

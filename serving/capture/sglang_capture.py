@@ -94,7 +94,7 @@ class SglangCapture:
             return
         self.choice.rounds += len(chosen.rows)
         with losing_on_fault(self._lose_launched, chosen):
-            _attach(
+            attach(
                 logits_output,
                 self._verified(chosen, result, verify_input=verify_input, batch=batch, logits_output=logits_output),
             )
@@ -242,7 +242,7 @@ class SglangCapture:
         for forward in launched:
             if forward is not None and result is not None and result.logits_output is not None:
                 with losing_on_fault(self._lose_launched, forward.chosen):
-                    _attach(result.logits_output, forward)
+                    attach(result.logits_output, forward)
 
     def _lose(self, chosen: Chosen, fault: Exception) -> None:
         self._breaker.note("copy_to_host", fault)
@@ -306,10 +306,11 @@ def _packed_head(
     )
 
 
-def _attach(logits_output: Any, forward: _Launched) -> None:
+def attach(logits_output: Any, output: Any) -> None:
+    """Add one of SGLang's auxiliary outputs, such as _Launched, to those of a forward."""
     from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
-    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, forward)
+    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, output)
 
 
 def _committed_rows(

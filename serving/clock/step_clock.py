@@ -91,11 +91,26 @@ class StepClock:
         if self._breaker.reason or not batch_size:
             return
         try:
-            self.meter.launch(batch_size, worker.speculative_num_steps)
-            if self._is_idle:
-                self._work()
+            self._launch(batch_size, worker.speculative_num_steps)
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
             self._breaker.note("the launch of a step", fault)
+
+    def before_block(self, worker: Any, batch: Any) -> None:
+        """BEFORE DFlashWorkerV2.forward_batch_generation, of a prefill or of a step, which drafts a whole block."""
+        if self._breaker.reason:
+            return
+        try:
+            if batch.forward_mode.is_extend():
+                self.before_forward(worker, batch)
+            elif batch.reqs and not batch.forward_mode.is_idle():
+                self._launch(len(batch.reqs), worker.block_size - 1)
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self._breaker.note("the launch of a block", fault)
+
+    def _launch(self, batch_size: int, steps: int) -> None:
+        self.meter.launch(batch_size, steps)
+        if self._is_idle:
+            self._work()
 
     def before_resolve(self, _processor: Any, _result: Any, batch: Any, *_: Any, **__: Any) -> None:
         """BEFORE SchedulerBatchResultProcessor._resolve_spec_v2_tokens: a result is here, and not yet committed."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from . import block_drafts
 from .config import is_wanted_here
 
 BACKEND: Final = "cpu_sdpa"
@@ -72,6 +73,10 @@ def _register_hooks() -> None:
     HookRegistry.register(_SYNCHRONIZE, _synchronize, HookType.REPLACE)
     HookRegistry.register(_QUANTISATION, _with_dense_weights, HookType.AROUND)
     HookRegistry.register(_LORA_MANAGER, _without_pinning, HookType.BEFORE)
+    HookRegistry.register(block_drafts.HANDLE_FLAGS, block_drafts.allowing(BACKEND), HookType.AROUND)
+    HookRegistry.register(block_drafts.MAKE_POOL, block_drafts.before_pool, HookType.BEFORE)
+    HookRegistry.register(block_drafts.FORWARD_ARGUMENTS, block_drafts.exact_embeddings, HookType.AROUND)
+    HookRegistry.register(block_drafts.STORE_COMMITTED, block_drafts.store_committed, HookType.REPLACE)
 
 
 def _support_triton(original: Any, backend: str) -> bool:

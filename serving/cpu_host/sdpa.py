@@ -2,7 +2,8 @@
 
 Axes: B requests, N query rows per request, T = total query rows, S keys (longest request), Hq query heads,
 Hkv key heads, D head size, P pool slots, R request rows. Request b's keys are the slots req_to_token_RS[row_b, :len_b];
-its queries are the last rows of that sequence, so a query row at position p sees the keys at positions <= p.
+its queries are the last rows of that sequence, so a query row at position p sees the keys at positions <= p;
+those of a block that is drafted at once see all keys.
 """
 
 import torch
@@ -82,9 +83,10 @@ def extend_attention(
     Request b owns the query rows [starts_B[b], starts_B[b] + extend_lens_B[b]), which are the last of its
     `seq_lens_B[b]` tokens. `tree_mask` holds one N*N square per request (bool, flat) and replaces causality among the
     new tokens; all requests then extend by the same N. Requests of equal length go through in one call.
-    Raises NotImplementedError for what `refuse_extras` names, and for attention that is not causal.
+    Without `is_causal` every query sees all keys of its request. Raises NotImplementedError for what `refuse_extras`
+    names.
     """
-    refuse_extras(key_scale, value_scale, logit_cap, sinks, is_cross=is_cross or not is_causal)
+    refuse_extras(key_scale, value_scale, logit_cap, sinks, is_cross=is_cross)
     lens = extend_lens_B.tolist()
     batches = [slice(0, len(lens))] if len(set(lens)) == 1 else [slice(b, b + 1) for b in range(len(lens))]
     for batch in batches:
@@ -105,6 +107,7 @@ def extend_attention(
             scaling=scaling,
             window=window,
             tree_BNN=tree_BNN,
+            is_causal=is_causal,
         )
         out_THD[start:end] = attended.flatten(0, 1)
 
@@ -119,12 +122,15 @@ def attend(
     scaling: float,
     window: int = 0,
     tree_BNN: Tensor | None = None,
+    is_causal: bool = True,
 ) -> Tensor:
     """softmax(scaling * q k^T) v over each request's own keys, in the queries' dtype; returns [B, N, Hq, D].
 
     `slots_BS` may hold anything from a request's length on: those keys are masked.
     """
-    visible_BNS = visible_keys(seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window=window, tree_BNN=tree_BNN)
+    visible_BNS = visible_keys(
+        seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window=window, tree_BNN=tree_BNN, is_causal=is_causal
+    )
     key_BHSD = key_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     value_BHSD = value_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)
     attended_BHND = scaled_dot_product_attention(
@@ -139,7 +145,13 @@ def attend(
 
 
 def visible_keys(
-    seq_lens_B: Tensor, rows: int, keys: int, *, window: int = 0, tree_BNN: Tensor | None = None
+    seq_lens_B: Tensor,
+    rows: int,
+    keys: int,
+    *,
+    window: int = 0,
+    tree_BNN: Tensor | None = None,
+    is_causal: bool = True,
 ) -> Tensor:
     """Which of `keys` positions each of a request's last `rows` positions may see; returns bool [B, N, S].
 
@@ -148,7 +160,8 @@ def visible_keys(
     first_new_B11 = (seq_lens_B - rows)[:, None, None]
     query_at_BN1 = first_new_B11 + torch.arange(rows)[None, :, None]
     key_at_11S = torch.arange(keys)[None, None, :]
-    visible_BNS = key_at_11S <= query_at_BN1
+    last_seen_BN1 = query_at_BN1 if is_causal else (seq_lens_B - 1)[:, None, None].expand_as(query_at_BN1)
+    visible_BNS = key_at_11S <= last_seen_BN1
     if window > 0:
         visible_BNS &= key_at_11S > query_at_BN1 - window
     if tree_BNN is None:
@@ -162,16 +175,18 @@ def visible_keys(
 def refuse_extras(
     key_scale: float, value_scale: float, logit_cap: float, sinks: Tensor | None, *, is_cross: bool
 ) -> None:
-    """Raise NotImplementedError, naming it, for a model that needs more than causal softmax attention."""
+    """Raise NotImplementedError, naming it, for a model that needs more than softmax attention over its own tokens."""
     extras = {
         "a quantised KV cache": (key_scale, value_scale) != (1.0, 1.0),
         "attention soft-capping": logit_cap > 0,
         "attention sinks": sinks is not None,
-        "cross or bidirectional attention": is_cross,
+        "cross attention": is_cross,
     }
     needed = [name for name, is_needed in extras.items() if is_needed]
     if needed:
-        raise NotImplementedError(f"cpu_sdpa does causal softmax attention only; this model needs {', '.join(needed)}")
+        raise NotImplementedError(
+            f"cpu_sdpa does softmax attention over a request's own tokens only; this model needs {', '.join(needed)}"
+        )
 
 
 def _slots(req_to_token_RS: Tensor, rows_B: Tensor, seq_lens_B: Tensor) -> Tensor:

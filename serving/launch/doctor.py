@@ -20,7 +20,7 @@ from .. import config
 from ..cpu_host.config import is_wanted_here
 from ..cpu_host.defaults import is_accelerator_present, unserved
 from ..hook_targets import missing_targets
-from ..sglang_speculation import check_speculation, why_replay_is_no_proof
+from ..sglang_speculation import check_speculation, draft_steps, drafts_blocks, why_replay_is_no_proof
 from ..supported_release import check_release
 from . import sglang_quantisation
 from .server import NO_REDIS_URL
@@ -36,7 +36,7 @@ WRITING_FLAGS: Final = (
     "crash_dump_folder", "debug_tensor_dump_output_folder", "export_metrics_to_file", "hicache_storage_backend",
     "log_requests",
 )  # fmt: skip
-#: Layers of the target whose hidden states an EAGLE-3 draft reads; an MTP layer reads the last one's.
+#: Layers of the target whose hidden states an EAGLE-3 draft reads; an MTP layer reads the last one's, DFLASH any.
 FEATURE_LAYERS: Final = 3
 
 
@@ -109,7 +109,7 @@ def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
         yield Finding("flags", Level.WRONG, f"SGLang refuses these flags: {type(fault).__name__}: {fault}")
         return None
     spec = get_spec()
-    shape = spec.speculative_num_steps, spec.speculative_eagle_topk, spec.speculative_num_draft_tokens
+    shape = draft_steps(), spec.speculative_eagle_topk, spec.speculative_num_draft_tokens
     says = "no speculation"
     if spec.speculative_algorithm is not None:
         says = f"{spec.speculative_algorithm}, steps {shape[0]}, top-k {shape[1]}, draft tokens {shape[2]}"
@@ -227,6 +227,8 @@ def _pacing(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.runtime_context import get_parallel, get_spec
 
     spec = get_spec()
+    if drafts_blocks():
+        return Finding("pacing", Level.NOTE, f"off: every round drafts a whole block, {draft_steps()} tokens (DFLASH)")
     if not spec.speculative_adaptive:
         steps = spec.speculative_num_steps
         return Finding("pacing", Level.NOTE, f"off: every round drafts {steps} steps; --speculative-adaptive allows it")
@@ -255,12 +257,10 @@ def _retention(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.runtime_context import get_spec
 
     model = ModelConfig.from_server_args(server_args)
     value_bytes = 1 if settings.quantised_to else model.dtype.itemsize
-    layers = 1 if get_spec().speculative_algorithm == "EAGLE" else FEATURE_LAYERS
-    features = layers * model.hidden_size * value_bytes if settings.capture_features else 0
+    features = _feature_layers() * model.hidden_size * value_bytes if settings.capture_features else 0
     kept = settings.buffer.max_bytes // (features + TOKEN_BYTES)
     return Finding(
         "traffic",
@@ -269,6 +269,25 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
         f"{kept / 1000:.0f} s at 1000 captured tokens per second; lower PACELINE_SAMPLE_RATE or raise it if learners "
         "take longer",
     )
+
+
+def _feature_layers() -> int:
+    """Layers of the target side by side in a feature row; a guess where the draft is not to be found."""
+    from sglang.srt.runtime_context import get_model, get_spec
+
+    from ...buffer.drafts.block_draft import settings_of
+    from ...buffer.drafts.checkpoint import config_of, local_folder
+
+    spec = get_spec()
+    if not drafts_blocks():
+        return 1 if spec.speculative_algorithm == "EAGLE" else FEATURE_LAYERS
+    try:
+        revision = spec.speculative_draft_model_revision
+        folder = local_folder(spec.speculative_draft_model_path, revision, get_model().download_dir)
+        named = settings_of(config_of(folder))
+    except ConfigError:
+        return FEATURE_LAYERS
+    return len(named.get("target_layer_ids") or range(FEATURE_LAYERS))
 
 
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {

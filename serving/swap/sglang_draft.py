@@ -78,8 +78,15 @@ class SglangDraft:
             # All in one call: some loaders fuse parameters, and do so within a call.
             tensors = [(name, tensor.to(self._device, non_blocking=True)) for name, tensor in draft.tensors]
             is_loaded, why = self._runner.weight_updater.update_weights_from_tensor(tensors, load_format=None)
+            self._copy_fused()
         if not is_loaded:
             raise WeightsRefused(f"SGLang refused the weights: {why}")
+
+    def _copy_fused(self) -> None:
+        """On a GPU DFLASH makes keys of features by a copy of its weights, which SGLang's own updates leave behind."""
+        worker = self._scheduler.draft_worker
+        if getattr(worker, "_fused_kv_helper", None) is not None:
+            worker._init_fused_kv_helper()  # noqa: SLF001 - no public API
 
     def try_load(self, draft: StagedDraft) -> str:
         """As `load`; why it failed, or nothing. The fault itself goes: its traceback would hold on to device memory."""

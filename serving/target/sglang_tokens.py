@@ -25,6 +25,7 @@ class SglangTokens:
         self._breaker = Breaker(what="counting penalties by tokens")
         #: What capture does with the result of eagle_sample: SGLang lets a target be hooked once.
         self.after_verify: Callable[..., None] | None = None
+        self._batch: Any = None  # whose block is being verified
 
     @property
     def fault(self) -> str:
@@ -42,6 +43,19 @@ class SglangTokens:
             hook_targets.OVERLAPS: ("after", self.after_overlaps),
             hook_targets.FINISH: ("around", self.around_finish),
         }
+
+    def block_hooks(self) -> dict[str, tuple[str, Callable[..., Any]]]:
+        """The same for DFLASH; `before_block` comes beside them."""
+        return {
+            hook_targets.ADJUST_LOGITS: ("around", self.around_adjust),
+            hook_targets.OVERLAPS: ("after", self.after_overlaps),
+            hook_targets.FINISH: ("around", self.around_finish),
+        }
+
+    def before_block(self, worker: Any, batch: Any) -> None:
+        """BEFORE DFlashWorkerV2.forward_batch_generation, of a prefill too."""
+        self._batch = batch
+        self.before_forward(worker, batch)
 
     def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """BEFORE EAGLEWorkerV2.forward_batch_generation: of a prefill, the requests that were answered something.
@@ -84,6 +98,25 @@ class SglangTokens:
         if self.after_verify is not None:
             self.after_verify(result, verify_input, batch, logits_output)
         return result
+
+    def around_adjust(self, adjust: Callable[..., None], **named: Any) -> None:
+        """AROUND apply_dflash_verify_logits_adjustments(next_token_logits=, sampling_info=, draft_token_num=).
+
+        SGLang adds what penalties subtract twice there, and leaves what they scale by out.
+        """
+        info = named["sampling_info"]
+        if info is None or info.acc_additive_penalties is None or not self._edit_block(named["next_token_logits"]):
+            adjust(**named)
+            return
+        kept = info.acc_additive_penalties, info.acc_scaling_penalties, info.penalizer_orchestrator
+        info.acc_additive_penalties = info.acc_scaling_penalties = info.penalizer_orchestrator = None
+        try:
+            adjust(**named)
+        finally:
+            info.acc_additive_penalties, info.acc_scaling_penalties, info.penalizer_orchestrator = kept
+
+    def _edit_block(self, logits: torch.Tensor) -> bool:
+        return self._batch is not None and self._edit(self._batch.spec_info, self._batch, logits)
 
     def _edit(self, verify_input: Any, batch: Any, logits: torch.Tensor) -> bool:
         """Apply penalties to the logits of every node; False where SGLang has to, since these did not."""
@@ -145,7 +178,7 @@ class SglangTokens:
 def _paths(verify_input: Any, rows: list[int], device: Any) -> list[torch.Tensor]:
     """The way to every node, of each of these requests. Of trees alone, the host waits for the draft."""
     width = verify_input.draft_token_num
-    if verify_input.tree_topk == 1:
+    if verify_input.topk == 1:  # as `tree_topk`, which DFLASH's input has not
         return [chain_paths(width, device)] * len(rows)
     children = verify_input.retrieve_next_token.tolist()
     siblings = verify_input.retrieve_next_sibling.tolist()

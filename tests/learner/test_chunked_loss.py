@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.stream.trace import DraftTrace, Sampling, VerdictRule
-from paceline.learner.model import chain_draft
+from paceline.learner.model import draft as draft_module
 from paceline.learner.model.logits import CHUNK_BYTES, positions_at_once, positions_per_chunk
 from paceline.learner.training import chunked_loss
 from paceline.learner.training.batch import collate
@@ -133,7 +133,7 @@ def test_the_best_tokens_of_many_positions_are_found_a_chunk_at_a_time(make_draf
     draft, hidden_NH = make_draft(3), torch.randn(23, 16, generator=torch.Generator().manual_seed(1))
     expected, seen = draft.best_tokens(hidden_NH), []
     draft.lm_head.register_forward_hook(lambda _, __, out: seen.append(len(out)))
-    monkeypatch.setattr(chain_draft, "positions_per_chunk", lambda _: 10)
+    monkeypatch.setattr(draft_module, "positions_per_chunk", lambda _: 10)
     assert torch.equal(draft.best_tokens(hidden_NH), expected)
     assert draft.best_tokens(hidden_NH[:0]).tolist() == []
     assert seen == [10, 10, 3, 0]

@@ -155,7 +155,7 @@ def test_a_file_that_ships_the_shared_head_is_read_without_it(tmp_path, make_dra
 def test_a_shared_head_that_is_not_given_or_of_another_size_is_an_error(tmp_path, make_draft):
     save_draft(make_draft(1, shares_head=True), tmp_path)
     with pytest.raises(
-        ConfigError, match=r"target head: got None, expected \(50, 16\), since draft_vocab_size is null"
+        ConfigError, match=r"target head: got None, expected \(50, 16\), since the draft has none of its own"
     ):
         load_draft(tmp_path, torch.zeros(50, 16))
     with pytest.raises(ConfigError, match=r"target head: got \(50, 8\), expected \(50, 16\)"):

@@ -102,7 +102,7 @@ def test_a_config_with_other_arithmetic_is_refused(tmp_path, changes, message):
 
 
 def test_hidden_states_are_not_recomputed_for_a_layer():
-    with pytest.raises(ConfigError, match="got an MTP layer, expected an EAGLE-3 draft"):
+    with pytest.raises(ConfigError, match="got an MTP layer, expected an EAGLE-3 or DFLASH draft"):
         captured_layers(build_mtp(1).config, {"num_hidden_layers": 4, "hidden_size": 16})
 
 

@@ -29,7 +29,9 @@ def resolved(monkeypatch):
         "speculative_use_rejection_sampling": False, "speculative_accept_threshold_single": 1.0,
         "speculative_accept_threshold_acc": 1.0, "disaggregation_mode": "null",
         "speculative_draft_model_path": "draft", "model_path": "target", "speculative_draft_model_revision": None,
-        "download_dir": None,
+        "speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_draft_window_size": None,
+        "speculative_adaptive": False,
+        "download_dir": None, "revision": None,
     }  # fmt: skip
     bags = ("get_spec", "get_parallel", "get_disagg", "get_model")
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))

@@ -72,6 +72,12 @@ def test_extend_is_causal_softmax_over_each_requests_own_slots(new_lens, window)
     )
 
 
+def test_a_block_that_is_drafted_at_once_sees_all_keys_of_its_own_request():
+    pool = Pool(seq_lens=[9, 7, 20], new_lens=[3, 3, 3])
+    everything = pool.expected(lambda _request, _query, _key: True)
+    torch.testing.assert_close(pool.extend(causal=False), everything, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("window", [0, 4])
 def test_decode_is_softmax_over_all_keys_so_far(window):
     pool = Pool(seq_lens=[9, 1, 20, 4], new_lens=[1, 1, 1, 1])
@@ -129,7 +135,6 @@ def test_slots_of_other_requests_have_no_influence():
     [
         ({"cap": 30.0}, "attention soft-capping"),
         ({"sinks": torch.zeros(HEADS)}, "attention sinks"),
-        ({"causal": False}, "cross or bidirectional attention"),
     ],
 )
 def test_a_model_that_needs_more_than_causal_softmax_is_refused_by_name(option, named):

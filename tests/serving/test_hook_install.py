@@ -109,6 +109,10 @@ CATCH_UP = {
 }  # fmt: skip
 #: Of counting penalties and ends by tokens.
 TOKENS = {hook_targets.EAGLE_SAMPLE, hook_targets.OVERLAPS, hook_targets.FINISH}
+#: Of DFLASH, in place of those around EAGLE's worker.
+BLOCKS = {
+    hook_targets.BLOCK_WORKER, hook_targets.BLOCK_FORWARD, hook_targets.ACCEPT_BLOCK, hook_targets.KEEP_FEATURES,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -120,9 +124,16 @@ def double(monkeypatch):
     def hooking(targets, **more):
         return SimpleNamespace(hooks=lambda: dict.fromkeys(targets, ("around", None)), **more)
 
-    followers = {"target": hooking(FOLLOWING), "catch_up": hooking(CATCH_UP), "tokens": hooking(TOKENS, fault="")}
+    followed, refused = [], []
+    in_blocks = TOKENS - {hook_targets.EAGLE_SAMPLE} | {hook_targets.ADJUST_LOGITS}
+    followers = {
+        "target": hooking(FOLLOWING),
+        "catch_up": hooking(CATCH_UP, refuse=refused.append),
+        "tokens": hooking(TOKENS, fault="", block_hooks=lambda: dict.fromkeys(in_blocks, ("around", None))),
+        "blocks": hooking(BLOCKS, follow=lambda *told: followed.append(told)),
+    }
     parts = {"swap": part, "capture": part, "pacing": part, "clock": StepClock()}
-    made = SimpleNamespace(**followers, **parts, starts=0, hooks={})
+    made = SimpleNamespace(**followers, **parts, starts=0, hooks={}, followed=followed, refused=refused)
 
     def start():
         made.starts += 1
@@ -294,6 +305,22 @@ def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, coun
     assert installed.keys() & CLOCK == CLOCK
     early = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
     assert all(when == "before" for target, (when, _) in installed.items() if target in early)
+
+
+@pytest.mark.parametrize("is_entry", [True, False])
+def test_blocks_are_followed_in_their_own_worker_and_capture_hears_of_them_on_the_entry_rank(
+    double, monkeypatch, is_entry
+):
+    monkeypatch.setattr(sglang_speculation, "drafts_blocks", lambda: True)
+    monkeypatch.setattr(sglang_speculation, "check_speculation", lambda: None)
+    breaker = Breaker()
+    plugin._install(SETTINGS, breaker, is_entry_rank=is_entry)
+    results = CLOCK - {hook_targets.FORWARD, hook_targets.ACTIVATE_STEP}
+    tokens = TOKENS - {hook_targets.EAGLE_SAMPLE} | {hook_targets.ADJUST_LOGITS}
+    assert double.hooks.keys() == FOLLOWING | SWAPPING | BLOCKS | results | tokens
+    assert set(double.hooks) < set(hook_targets.TARGETS)
+    assert double.followed == ([(double.capture, breaker)] if is_entry else [])
+    assert double.refused == ["the server drafts whole blocks (DFLASH), so it always drafts"]
 
 
 @pytest.mark.guarantee("target-updated")

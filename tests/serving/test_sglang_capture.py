@@ -310,7 +310,7 @@ def test_the_requests_of_a_batch_must_be_those_of_its_forward(committed, caplog)
 
 def test_a_round_while_the_target_is_loaded_is_counted_and_loses_the_requests_that_still_run(committed, monkeypatch):
     attached = []
-    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
+    monkeypatch.setattr(sglang_capture, "attach", lambda _, forward: attached.append(forward))
     monkeypatch.setattr(committed.capture.choice, "_target_version", lambda: "")
     committed.capture.after_verify(None, None, batch(a=False, b=False), None)
     (forward,) = attached
@@ -350,7 +350,7 @@ def test_the_best_token_has_the_highest_logit(dtype):
 def verified(capture, monkeypatch, **opted_out):
     """What a verify round of these requests attaches, of three nodes each; row n of its features is full of n."""
     attached, count = [], len(opted_out)
-    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
+    monkeypatch.setattr(sglang_capture, "attach", lambda _, forward: attached.append(forward))
     hidden = torch.arange(3.0 * count).view(-1, 1).expand(-1, 2).contiguous()
     out = SimpleNamespace(next_token_logits=torch.zeros(3 * count, 5), hidden_states=hidden)
     served = batch(**opted_out)

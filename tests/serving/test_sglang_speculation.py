@@ -15,6 +15,9 @@ from paceline.serving.config import CANARY_TURN_S, from_env
 from paceline.serving.sglang_speculation import (
     CHAIN_FLAGS,
     check_speculation,
+    draft_steps,
+    drafts_blocks,
+    flags,
     has_draft_of_its_own,
     why_replay_is_no_proof,
 )
@@ -71,6 +74,88 @@ def test_a_layer_whose_checkpoint_is_not_to_be_found_is_not_captured(resolved, p
         check_speculation()
 
 
+def block_draft(folder, **changes):
+    folder.mkdir()
+    source = {"architectures": ["DFlashDraftModel"], "block_size": 8} | changes
+    (folder / "config.json").write_text(json.dumps(source))
+    return folder
+
+
+@pytest.fixture
+def blocks(resolved, tmp_path):
+    """What a server with DFLASH resolves."""
+    (tmp_path / "target").mkdir()
+    draft = block_draft(tmp_path / "draft")
+    resolved |= {
+        "speculative_algorithm": "DFLASH", "speculative_draft_model_path": str(draft), "speculative_num_steps": 1,
+        "speculative_num_draft_tokens": 8, "model_path": str(tmp_path / "target"),
+    }  # fmt: skip
+    return resolved
+
+
+def test_blocks_are_captured_and_replayed_and_counted_by_their_places(blocks):
+    check_speculation()
+    assert drafts_blocks()
+    assert draft_steps() == flags().num_steps == 7
+    assert why_replay_is_no_proof() == ""
+    blocks["speculative_algorithm"] = "EAGLE3"
+    assert not drafts_blocks()
+    assert draft_steps() == flags().num_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speculative_num_draft_tokens": 4}, r"got blocks of 4 \(--speculative-num-draft-tokens\), expected 8"),
+        ({"speculative_draft_window_size": 64}, "got --speculative-draft-window-size 64, expected none"),
+        ({"speculative_draft_model_path": "no/where"}, "no/where: got neither a folder nor a copy"),
+    ],
+)
+def test_blocks_that_no_learner_would_draft_are_refused(blocks, changes, message):
+    blocks |= changes
+    with pytest.raises(CaptureUnavailable, match=message):
+        check_speculation()
+
+
+def test_later_kinds_of_blocks_and_parts_outside_of_the_draft_are_refused(blocks, tmp_path):
+    (tmp_path / "draft" / "mask_embedding.pt").touch()
+    with pytest.raises(CaptureUnavailable, match=r"got mask_embedding.pt, expected none"):
+        check_speculation()
+    other = block_draft(tmp_path / "other", architectures=["DFlash2DraftModel"])
+    blocks["speculative_draft_model_path"] = str(other)
+    with pytest.raises(CaptureUnavailable, match="a draft of DFlash2DraftModel, expected DFlashDraftModel; its later"):
+        check_speculation()
+
+
+def test_blocks_of_a_target_that_scales_its_embeddings_are_refused(blocks, tmp_path):
+    blocks["model_path"] = "some/where-else"
+    check_speculation()
+    blocks["model_path"] = str(tmp_path / "target")
+    named = {"architectures": ["Gemma3ForCausalLM"]}
+    (tmp_path / "target" / "config.json").write_text(json.dumps(named))
+    with pytest.raises(CaptureUnavailable, match="a target of Gemma3ForCausalLM, expected one whose embeddings"):
+        check_speculation()
+
+
+@pytest.mark.parametrize(
+    ("changes", "samples", "rule"),
+    [
+        ({}, True, VerdictRule.TARGET_ONLY),
+        ({}, False, VerdictRule.GREEDY),
+        ({"speculative_accept_threshold_acc": 0.5}, True, VerdictRule.THRESHOLDS),
+        ({"speculative_use_block_verification": True}, True, VerdictRule.TARGET_ONLY),
+    ],
+)
+def test_sampled_blocks_are_verified_as_the_best_tokens_of_a_draft(blocks, monkeypatch, changes, samples, rule):
+    blocks |= changes
+    utils = SimpleNamespace(is_dflash_sampling_verify_available=lambda: samples)
+    found = SimpleNamespace(dflash_utils=utils, eagle_utils=None)
+    monkeypatch.setitem(sys.modules, "sglang.srt.speculative", found)
+    sglang_speculation.sampled_rule.cache_clear()
+    assert sglang_speculation.sampled_rule() is rule
+    sglang_speculation.sampled_rule.cache_clear()
+
+
 @pytest.mark.parametrize(("draft", "is_apart"), [("draft", True), (None, False), ("target", False)])
 def test_a_draft_is_apart_from_the_target_unless_it_is_layers_of_its_checkpoint(resolved, draft, is_apart):
     resolved["speculative_draft_model_path"] = draft
@@ -95,7 +180,9 @@ def test_the_rule_is_that_of_the_resolved_settings_unless_the_host_commits_the_a
         utils = SimpleNamespace(
             _verify_uses_greedy=lambda answer=commits_argmax, **_: answer, _is_cpu=0, _is_hip=0, _is_xpu=0
         )
-        monkeypatch.setitem(sys.modules, "sglang.srt.speculative", SimpleNamespace(eagle_utils=utils))
+        monkeypatch.setitem(
+            sys.modules, "sglang.srt.speculative", SimpleNamespace(eagle_utils=utils, dflash_utils=None)
+        )
         sglang_speculation.sampled_rule.cache_clear()
         assert sglang_speculation.sampled_rule() is expected
     sglang_speculation.sampled_rule.cache_clear()

@@ -62,7 +62,9 @@ def nothing_released():
 def swap(folder):
     """A bound RankSwap, without SGLang's dispatcher."""
     made = RankSwap(0, folder)
-    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released())
+    made._scheduler = SimpleNamespace(
+        running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released(), draft_worker=SimpleNamespace()
+    )
     updater = Updater()
     runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
     made._live = SglangDraft(made._scheduler, runner)
@@ -103,6 +105,16 @@ class Scheduler(threading.Thread):
 def file_of(folder, number):
     file = folder / f"{number}" / "model.safetensors"
     return str(file), sha256_of(file)
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_copy_that_dflash_made_of_its_weights_is_made_again_of_the_new_ones(swap, folder, has_copy):
+    worker, made = swap._scheduler.draft_worker, []
+    worker._fused_kv_helper = "of the first weights" if has_copy else None
+    worker._init_fused_kv_helper = lambda: made.append(swap._live._runner.model.weight.clone())
+    with Scheduler(swap):
+        swap.client.swap(1, *file_of(folder, 1))
+    assert [copy.tolist() for copy in made] == [torch.full((2, 3), 1.0).tolist()] * has_copy
 
 
 def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):

@@ -237,6 +237,7 @@ def test_a_clock_that_stopped_ends_pacing_and_is_no_longer_believed(caplog):
     [
         lambda clock: clock.before_forward(None, None),
         lambda clock: clock.after_activate(None, None, 1),
+        lambda clock: clock.before_block(None, None),
         lambda clock: clock.before_resolve(None, None, None),
         lambda clock: clock.before_stream(None, [None]),
         lambda clock: clock.after_prefill(None, None, None, None),
@@ -253,6 +254,22 @@ def test_no_fault_of_a_hook_leaves_it_and_a_few_far_apart_stop_nothing(fault, ca
     assert engine.counters() is None  # three in a row: what it counts is not to be believed
     assert fault(engine.clock) is None
     assert caplog.text.count("paceline: fault") == 3  # off is off
+
+
+def test_a_step_of_blocks_is_one_of_as_many_drafts_as_a_block_has_beside_its_root():
+    engine = Engine()
+    reqs = [Req(9), Req(9)]
+    worker = SimpleNamespace(block_size=8)
+    engine.clock.before_block(worker, SimpleNamespace(forward_mode=EXTEND))
+    engine.prefilled(reqs)
+    mode = SimpleNamespace(is_extend=lambda: False, is_idle=lambda: False)
+    engine.clock.before_block(worker, SimpleNamespace(forward_mode=mode, reqs=reqs))
+    engine.decoded(reqs, [2, 0])
+    (cell,) = engine.counters().steps
+    assert (cell.bucket, cell.draft_steps, cell.steps, cell.tokens) == (2, 7, 1, 4)
+    mode.is_idle = lambda: True
+    engine.clock.before_block(worker, SimpleNamespace(forward_mode=mode, reqs=[]))
+    assert engine.clock.meter.in_flight == 0
 
 
 def test_notes_that_nobody_asks_for_are_added_up_by_the_scheduler_itself(monkeypatch):

@@ -63,7 +63,7 @@ def verify(reqs, seed, tree=None):
     children, siblings = (torch.tensor([row] * len(reqs)) for row in tree or ([-1] * width, [-1] * width))
     info = SimpleNamespace(acc_additive_penalties=torch.zeros(len(reqs), V), acc_scaling_penalties=None)
     verified = SimpleNamespace(
-        draft_token=drafts.flatten().int(), draft_token_num=width, tree_topk=2 if tree else 1,
+        draft_token=drafts.flatten().int(), draft_token_num=width, topk=2 if tree else 1,
         retrieve_next_token=children, retrieve_next_sibling=siblings,
     )  # fmt: skip
     return verified, SimpleNamespace(reqs=reqs, device="cpu", sampling_info=info), logits, drafts
@@ -101,6 +101,39 @@ def test_every_node_of_a_chain_has_the_penalties_of_decoding_without_speculation
     assert torch.equal(found, expected)
     assert batch.sampling_info.acc_additive_penalties is kept
     assert not tokens.fault
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_place_of_a_block_has_them_too_and_sglang_adds_none_of_its_own(seed):
+    reqs, tokens, met = reqs_of_all_kinds(seed), SglangTokens(), []
+    verified, batch, logits, drafts = verify(reqs, seed)
+    info = batch.sampling_info
+    info.penalizer_orchestrator = "SGLang's"
+    batch.spec_info, batch.forward_mode = verified, SimpleNamespace(is_extend=lambda: False)
+
+    def adjust(*, next_token_logits, sampling_info, draft_token_num):
+        left = sampling_info.acc_additive_penalties, sampling_info.penalizer_orchestrator
+        met.append((next_token_logits.clone(), *left, draft_token_num))
+
+    tokens.before_block(None, batch)
+    given = {"next_token_logits": logits, "sampling_info": info, "draft_token_num": W}
+    tokens.around_adjust(adjust, **given)
+    before = [
+        [*req.output_ids, *drafts[row, 1 : node + 1].tolist()] for row, req in enumerate(reqs) for node in range(W)
+    ]
+    found, *rest = met.pop()
+    assert torch.equal(
+        found, as_without_speculation([req for req in reqs for _ in range(W)], before, verify(reqs, seed)[2])
+    )
+    assert rest == [None, None, W]
+    assert info.penalizer_orchestrator == "SGLang's"
+    reqs[0].output_ids = None  # a fault leaves the block to SGLang
+    reqs[0].sampling_params.frequency_penalty = 1.0
+    tokens.around_adjust(adjust, **given)
+    assert met.pop()[1:3] == (info.acc_additive_penalties, "SGLang's")
+    info.acc_additive_penalties = None
+    tokens.around_adjust(adjust, **given)
+    assert len(met) == 1
 
 
 #: Nodes of a tree: root 0 with children 1 and 2, node 1 with children 3 and 4, node 3 with child 5.

@@ -101,7 +101,7 @@ class ToyEngine:
 def traces_of(engine, lengths, monkeypatch):
     """Serve until both requests have ended, `lengths` in turn; every forward takes the product's path."""
     attached = []
-    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
+    monkeypatch.setattr(sglang_capture, "attach", lambda _, forward: attached.append(forward))
     made = WindowAssembler(trace_maker("rep", "target"), CaptureCounts(), 1000, 8)
     found = [trace for name in "ab" for trace in made.add(engine.prefill(name), 0.0)]
     for turn in range(250):

@@ -14,7 +14,7 @@ import torch
 from ....buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ....buffer.drafts.checkpoint import local_folder
 from ....buffer.errors import ConfigError, WeightsRefused
-from ...model.chain_draft import ChainDraft
+from ...model.draft import Draft
 from ...model.draft_io import load_draft, load_target_embedding, load_target_head
 
 
@@ -39,7 +39,7 @@ class PublishedDraft:
             raise WeightsRefused(f"draft {number}: got sha256 {got[:12]}…, expected {config['sha256'][:12]}…")
 
     @cached_property
-    def draft(self) -> ChainDraft:
+    def draft(self) -> Draft:
         """The draft itself, on the CPU. ConfigError when its target is not to be found here."""
         try:
             target = local_folder(self._config["target_path"])

@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 from paceline.buffer.board.weights_file import sha256_of
-from paceline.buffer.drafts.mtp_layer import architecture_of, layer_names
+from paceline.buffer.drafts.checkpoint import architecture_of
+from paceline.buffer.drafts.mtp_layer import layer_names
 from paceline.buffer.drafts.single_file import draft_folder
 from paceline.buffer.errors import ConfigError
 from safetensors.torch import load_file, save_file
