@@ -11,8 +11,10 @@ from .drafter import Drafter, is_replayable, judged_tokens, mean_drafts, rounds_
 from .ngram_table import NgramTable
 from .prompt_lookup import PromptLookup
 
-#: Traces that figures are of.
+#: Traces that figures are of, at most.
 WINDOW = 400
+#: Traces that are enough: those before them count only as long as the same draft served them.
+ENOUGH = 40
 #: Tokens that are replayed of one claim, prompts included: some seconds of processor time.
 MOST_TOKENS = 200_000
 #: Labels that are told apart, those with most tokens.
@@ -26,6 +28,7 @@ class _Replayed:
     """One trace: its tokens, the rounds that served them, and those that each drafter would have needed."""
 
     label: str
+    draft: int
     tokens: int
     served: int
     needed: tuple[int, ...]
@@ -102,13 +105,15 @@ class ModelFree:
     @property
     def by_label(self) -> list[LabelBeside]:
         """All labels together, then each, those with most tokens first; none before a trace was replayed."""
-        if not self._replayed:
-            return []
+        present = self._present()
         tokens: Counter[str] = Counter()
-        for one in self._replayed:
+        for one in present:
             tokens[one.label] += one.tokens
+        if not tokens:
+            return []
         labels = [label for label, _ in tokens.most_common(MOST_LABELS)] if len(tokens) > 1 or "" not in tokens else []
-        return [self._beside(None), *map(self._beside, labels)]
+        groups = [[one for one in present if one.label == label] for label in labels]
+        return [self._beside(None, present), *map(self._beside, labels, groups)]
 
     def _replay(self, trace: DraftTrace) -> None:
         most = mean_drafts(trace)
@@ -119,10 +124,19 @@ class ModelFree:
             self._seconds[place] += self._clock() - began_s
             self._rounds[place] += needed[-1]
         if needed[0]:
-            self._replayed.append(_Replayed(trace.label, judged_tokens(trace), len(trace.rounds), tuple(needed)))
+            tokens = judged_tokens(trace)
+            self._replayed.append(_Replayed(trace.label, trace.draft_version, tokens, len(trace.rounds), tuple(needed)))
 
-    def _beside(self, label: str | None) -> LabelBeside:
-        found = [one for one in self._replayed if label is None or one.label == label]
+    def _present(self) -> list[_Replayed]:
+        """The newest traces, back to the last change of drafts that has ENOUGH after it."""
+        found: list[_Replayed] = []
+        for one in reversed(self._replayed):
+            if len(found) >= ENOUGH and one.draft != found[-1].draft:
+                break
+            found.append(one)
+        return found
+
+    def _beside(self, label: str | None, found: Sequence[_Replayed]) -> LabelBeside:
         tokens = sum(one.tokens for one in found)
         served = [one.served for one in found]
         return LabelBeside(

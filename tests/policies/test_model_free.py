@@ -254,6 +254,16 @@ def test_the_newest_traces_count_and_what_was_replayed_before_a_restart_is_remem
     assert found.by_label[0].traces == comparison.WINDOW
 
 
+def test_figures_are_of_the_draft_that_serves_now_once_it_has_served_enough() -> None:
+    by_draft = [replace(trace, draft_version=place // 30) for place, trace in enumerate(planted(accepted=1))]
+    found = model_free(by_draft[:30])
+    assert found.by_label[0].traces == 30
+    found.observe(by_draft[30:])  # 18 of the next draft: too few alone
+    assert found.by_label[0].traces == 48
+    found.observe([replace(trace, draft_version=1) for trace in by_draft[:22]])
+    assert found.by_label[0].traces == 40  # all of the next draft, and none of the first
+
+
 def test_processor_time_is_told_by_round() -> None:
     trace = written(0, "", list(range(11)), 1)
     found = model_free([trace])
