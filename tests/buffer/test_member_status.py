@@ -11,13 +11,16 @@ from paceline.buffer.board.member_status import (
     BegunSaid,
     CatchUpSaid,
     CourierSaid,
+    DrafterSaid,
     FitSaid,
     GoodputSaid,
+    LabelDraftersSaid,
     LifeSaid,
     MemberStatus,
     MlflowRuns,
     MlflowWait,
     MlflowWaiting,
+    ModelFreeSaid,
     PacingSaid,
     ProcessSaid,
     RefusalSaid,
@@ -183,6 +186,18 @@ LEARNER = MemberStatus(
         trained_targets=["6", "7"],
     ),
     schedule=ScheduleSaid(next="2 more flat rounds", flat_rounds=1, rest_after_flat_rounds=3, rested_s=5.0),
+    model_free=ModelFreeSaid(
+        by_label=[
+            LabelDraftersSaid(
+                traces=40,
+                tokens=2000,
+                accept_length=1.5,
+                drafters=[DrafterSaid(drafter="n-gram table", accept_length=2.4, gain=1.6, low=1.4, high=1.8)],
+            )
+        ],
+        left_out={"rounds without drafts": 3},
+        microseconds_per_round={"n-gram table": 40.5},
+    ),
     pending_registrations=2,
     mlflow=MlflowRuns(run_page="https://mlflow/{run}", runs={"4": "ab12"}),
     mlflow_waiting=MlflowWaiting(

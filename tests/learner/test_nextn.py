@@ -101,5 +101,5 @@ def test_a_config_with_other_arithmetic_is_refused(draft, tmp_path, changes, mes
 
 
 def test_hidden_states_are_not_recomputed_for_a_layer(draft):
-    with pytest.raises(ConfigError, match="got an MTP layer, expected an EAGLE-3 draft"):
+    with pytest.raises(ConfigError, match="got an MTP layer, expected an EAGLE-3 or DFLASH draft"):
         captured_layers(draft.config, {"num_hidden_layers": 4, "hidden_size": 16})
