@@ -23,7 +23,7 @@ MOST_LABELS = 8
 Z = 3.290527
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Replayed:
     """One trace: its tokens, the rounds that served them, and those that each drafter would have needed."""
 
@@ -125,7 +125,15 @@ class ModelFree:
             self._rounds[place] += needed[-1]
         if needed[0]:
             tokens = judged_tokens(trace)
-            self._replayed.append(_Replayed(trace.label, trace.draft_version, tokens, len(trace.rounds), tuple(needed)))
+            self._replayed.append(
+                _Replayed(
+                    label=trace.label,
+                    draft=trace.draft_version,
+                    tokens=tokens,
+                    served=len(trace.rounds),
+                    needed=tuple(needed),
+                )
+            )
 
     def _present(self) -> list[_Replayed]:
         """The newest traces, back to the last change of drafts that has ENOUGH after it."""
