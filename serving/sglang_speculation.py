@@ -29,7 +29,7 @@ def check_speculation() -> None:
     elif spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
             f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, DFLASH, or NEXTN "
-            "for a MiMo or GLM-4.5 target"
+            "for a MiMo, GLM-4.5 or DeepSeek-V3 target"
         )
     if parallel.dp_size != 1 or parallel.pp_size != 1:
         raise CaptureUnavailable(

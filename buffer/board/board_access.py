@@ -1,7 +1,7 @@
 """What a command needs of a board: the board, the operator token, and one connection to Redis for both."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -43,14 +43,13 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     for a bad setting and where there are several speculators, and BufferUnavailable when Redis does not answer.
     """
     config = configured(BufferConfig, settings)
-    client = _connected(settings, redis_url)
-    try:
+    with ExitStack() as unless_opened:
+        client = _connected(settings, redis_url)
+        unless_opened.callback(client.close)
         if speculator is None and not settings.is_given("SPECULATOR"):
             speculator = _only(speculators(client))
         config = replace(config, speculator=speculator or config.speculator)
-    except Exception:
-        client.close()
-        raise
+        unless_opened.pop_all()
     board = RedisVersionBoard(client, config)
     auth = OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"), store=store_of(config))

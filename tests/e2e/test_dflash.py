@@ -1,12 +1,5 @@
 """A server that drafts whole blocks by SGLang's DFLASH: captured, replayed, learned from and swapped."""
 
-import json
-import logging
-import os
-import subprocess
-import sys
-from functools import partial
-
 import pytest
 from learned_draft import register
 from paceline.benchmarks.matrix.dflash import untrained_blocks
@@ -14,20 +7,24 @@ from paceline.buffer.board.counters import counters_of
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.board.weights_file import weights_file
 from paceline.buffer.stream.trace import VerdictRule
-from paceline.learner.judging.replay import replay_traces
-from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
+from paceline.learner.model.draft_io import save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
-from paceline.policies.acceptance import Tally, identity, replayed_tally
 from paceline.rig.models.target import DRAFT_LAYERS
-from paceline.rig.services import learner_service
 from safetensors.torch import load_file
+from served_drafts import (
+    assert_learned_whatever_the_seed,
+    assert_replayed_as_served,
+    doctor,
+    loader,
+    published_by_a_learner,
+    traces_of,
+)
 from waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
-REQUESTS, WAVES, BLOCK = 24, 12, 6
+BLOCK = 6
 STEPS = BLOCK - 1
-log = logging.getLogger(__name__)
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +46,11 @@ def served(models, draft, start_rig, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def load(models):
-    target = models[0]
-    return partial(load_draft, embedding=load_target_embedding(target), target_head=partial(load_target_head, target))
+    return loader(models[0])
 
 
-def traces_of(rig, name, start=0, **sampling):
-    """Serve and return a trace each of so many requests, and the answers."""
-    texts = [text[start:][:160] for text in rig.texts[:REQUESTS]]
-    jobs = [{"rid": f"{name}-{i}", "text": text, "max_tokens": 48, **sampling} for i, text in enumerate(texts)]
-    replies = rig.generate_all(jobs)
-    assert rig.drained().swap_reason == ""
-    found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(10_000)}
-    return [found[job["rid"]] for job in jobs], [reply["output_ids"] for reply in replies]
-
-
-def assert_replayed_as_served(draft, traces):
-    runs = replay_traces(draft, traces, STEPS)
-    pairs = [identity(trace, run) for trace, run in zip(traces, runs, strict=True)]
-    assert sum(compared for _, compared in pairs) > 150
-    assert [equal for equal, _ in pairs] == [compared for _, compared in pairs]
+def assert_replayed(draft, traces):
+    assert_replayed_as_served(draft, traces, STEPS, 150)
 
 
 def test_what_a_block_drafts_is_replayed_learned_from_and_swapped(served, draft, load, tmp_path):
@@ -79,7 +62,7 @@ def test_what_a_block_drafts_is_replayed_learned_from_and_swapped(served, draft,
     assert {trace.features.shape[1] for trace in traces} == {3 * 256}
     assert {trace.rounds.drafted.shape[1] for trace in traces} == {STEPS}
     assert [trace.tokens[trace.context_len :].tolist() for trace in traces] == plain
-    assert_replayed_as_served(load(draft), traces)
+    assert_replayed(load(draft), traces)
 
     trainer = DraftTrainer(load(draft), TrainingPlan(steps=STEPS, passes=8))
     trainer.fit(traces, [])
@@ -91,33 +74,19 @@ def test_what_a_block_drafts_is_replayed_learned_from_and_swapped(served, draft,
     assert {trace.draft_version for trace in traces} == {number}
     assert answers == plain
     assert traces_of(served, "penalised-again", repetition_penalty=1.3, frequency_penalty=0.2)[1] == penalised
-    assert_replayed_as_served(load(tmp_path / "learned"), traces)
+    assert_replayed(load(tmp_path / "learned"), traces)
     assert sum(int(trace.rounds.accepted.sum()) for trace in traces) > 50
 
     sampled, _ = traces_of(served, "sampled", temperature=0.7)
     assert {trace.verdict_rule for trace in sampled} == {VerdictRule.TARGET_ONLY}
-    assert_replayed_as_served(load(tmp_path / "learned"), sampled)
+    assert_replayed(load(tmp_path / "learned"), sampled)
 
     served.board.roll_back("operator:test", "back to the first draft")
     until(lambda: served.status().draft_version == initial, "the roll back")
 
 
 def test_what_is_learned_from_some_requests_has_more_accepted_of_others_whatever_the_seed(served, draft, load):
-    asked = [traces_of(served, f"learn-{part}", start=160 * part)[0] for part in range(1, 4)]
-    held_out = asked.pop()
-    before = accept_length(load(draft), held_out)
-    after = []
-    for seed in range(3):
-        trainer = DraftTrainer(load(draft), TrainingPlan(steps=STEPS, passes=3, seed=seed))
-        trainer.fit([trace for part in asked for trace in part], [])
-        after.append(accept_length(trainer.draft, held_out))
-    log.info("accept length of %d other requests: %.3f, learned %s", REQUESTS, before, after)
-    assert min(after) > before + 0.2
-
-
-def accept_length(draft, traces):
-    tallies = map(replayed_tally, traces, replay_traces(draft, traces, STEPS))
-    return sum(tallies, Tally()).accept_length
+    assert_learned_whatever_the_seed(served, load, draft, STEPS)
 
 
 def test_the_step_clock_counts_blocks_and_what_they_commit(served):
@@ -138,42 +107,12 @@ def test_the_step_clock_counts_blocks_and_what_they_commit(served):
 
 
 def test_a_learner_publishes_a_block_draft_that_passed_the_gate(served, draft, tmp_path):
-    env = {
-        "PACELINE_REDIS_URL": served.redis_url,
-        "PACELINE_SPECULATOR": "e2e",
-        "PACELINE_TARGET": "e2e-target",
-        "PACELINE_TARGET_PATH": str(served.target),
-        "PACELINE_DRAFT": str(draft),
-        "PACELINE_CACHE_DIR": str(tmp_path / "cache"),
-        "PACELINE_DATA_DIR": str(tmp_path),
-        "PACELINE_MLFLOW_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",
-        "PACELINE_MIN_NEW_TRACES": "16",
-        "PACELINE_ROUND_INTERVAL_S": "1.0",
-        "OMP_NUM_THREADS": "1",
-    }
     past = served.buffer.claim("test", 10_000)  # what the other tests have learned from
     served.buffer.ack([entry.entry_id for entry in past], "learned")
-    started_with = served.board.read().live
-    with learner_service(log=tmp_path / "learner.log", env=env):
-        for wave in range(WAVES):
-            traces_of(served, f"wave-{wave}", start=160 * (5 + wave))
-            until(lambda: served.buffer.counts().pending < REQUESTS, "the learner to keep up", 240.0)
-            if served.board.read().live != started_with:
-                break
-    state = served.board.read()
-    version = state.rows[state.live].version
-    assert version.number != started_with, f"{WAVES} waves, and no draft passed the gate"
+    version = published_by_a_learner(served, draft, tmp_path)
     assert version.drafter == "dflash"
     assert load_file(weights_file(version.weights_uri)).keys() == load_file(draft / "model.safetensors").keys()
     until(lambda: served.status().draft_version == version.number, "the swap")
-
-
-def doctor(*flags, **env):
-    """What `paceline doctor` finds about a server with these flags, by topic."""
-    command = [sys.executable, "-m", "paceline.cli", "doctor", "--json", "--", *flags]
-    said = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=300, check=False)
-    lines = map(json.loads, said.stdout.splitlines())
-    return {line["topic"]: (line["level"], line["sentence"]) for line in lines}
 
 
 def test_the_doctor_says_what_happens_with_blocks(served, draft, tmp_path):
