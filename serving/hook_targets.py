@@ -95,7 +95,8 @@ USED: Final[Mapping[str, str]] = {
     # What get_parallel() and get_spec() of sglang.srt.runtime_context answer. Ranks are asked there and of no
     # ModelRunner, whose own tp_size went with 0.5.22.
     "sglang.srt.arg_groups.fields.parallel.Parallel": (
-        "tp_size dp_size pp_size tp_group pp_rank attn_tp_rank attn_cp_rank"
+        "tp_size pp_size tp_group pp_rank attn_dp_size attn_dp_rank attn_tp_rank attn_cp_rank "
+        "enable_dp_attention_local_control_broadcast"
     ),
     "sglang.srt.arg_groups.fields.spec.Spec": (
         "speculative_algorithm speculative_eagle_topk speculative_use_rejection_sampling speculative_adaptive "

@@ -1,6 +1,6 @@
 """Connects the parts of one replica beside what every rank shares: capture, courier process and swapper.
 
-Every tensor-parallel rank builds shared_parts.py; the entry rank alone builds and starts this.
+Every rank builds shared_parts.py; entry ranks alone build and start this.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.board.version_store import store_of
 from ..buffer.redis_client import client_for
 from ..buffer.stream.trace import FeatureDtype
+from . import sglang_ranks
 from .breaker import Breaker
 from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
@@ -21,6 +22,7 @@ from .server_identity import ServerIdentity
 from .shared_parts import SharedParts
 from .swap.staggered_rollout import StaggeredRollout
 from .swap.swap_client import SwapClient
+from .swap.swap_follower import SwapFollower
 from .swap.swap_record import SwapRecord
 from .swap.swapper import CanaryTurns, Swapper
 from .wire.counts import CaptureCounts
@@ -32,7 +34,7 @@ class Replica:
 
     capture: SglangCapture
     courier: CourierProcess
-    swapper: Swapper
+    swapper: Swapper | SwapFollower
 
     def start(self) -> None:
         """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
@@ -50,6 +52,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     updates = shared.target.updates
     canary_turn_s = settings.canary_turn_s or 0.0
 
+    asks_for_swaps = sglang_ranks.is_asked_for_all()
     swaps = SwapRecord()
     counts = CaptureCounts()
     choice = RequestChoice(
@@ -68,6 +71,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
         rounds=EngineRounds(choice.is_captured),
         swaps=swaps,
         canary_turn_s=canary_turn_s,
+        asks_for_swaps=asks_for_swaps,
     )
     courier = CourierProcess(
         settings, identity.boot, breaker=breaker, status=share.said, is_canary_out=lambda: swaps.is_canary_out
@@ -79,6 +83,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
     shared.catch_up.on_lost = capture.lose_batch
 
+    if not asks_for_swaps:
+        return Replica(capture, courier, SwapFollower(swap, swaps))
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
     swapper = Swapper(
         board,

@@ -28,6 +28,7 @@ class SchedulerShare:
     rounds: EngineRounds
     swaps: SwapRecord
     canary_turn_s: float
+    asks_for_swaps: bool = True
 
     def said(self) -> MemberStatus:
         """As it is now."""
@@ -41,7 +42,7 @@ class SchedulerShare:
             canary_window_s=self.canary_turn_s,
             skipped=self.counts.skipped_told(),
             capture_reason=self.breaker.reason,
-            swap="off" if swap.fault else "on",
+            swap=self._swaps_are(),
             swap_reason=swap.fault or swap.waits_for,
             published_sha256=published,
             loaded_sha256=loaded,
@@ -56,6 +57,11 @@ class SchedulerShare:
         )
         self.swaps.fill(said)
         return said
+
+    def _swaps_are(self) -> str:
+        if self.shared.swap.fault:
+            return "off"
+        return "on" if self.asks_for_swaps else "follows"
 
     def _counters(self) -> Counters:
         """Those of the scheduler process; the courier adds its own."""

@@ -1,4 +1,7 @@
-"""What the tensor-parallel ranks of one server decide together; in their scheduler processes only."""
+"""What the ranks of one server decide together; in their scheduler processes only.
+
+Servers of `--dp-size` are several: each has ranks of its own. Ranks of data-parallel attention are one.
+"""
 
 import logging
 
@@ -12,6 +15,16 @@ def count() -> int:
     from sglang.srt.runtime_context import get_parallel
 
     return int(get_parallel().tp_size)
+
+
+def is_asked_for_all() -> bool:
+    """Whether a command that this entry rank takes in reaches every rank.
+
+    With data-parallel attention every group of ranks has an entry rank, and SGLang broadcasts the first one's commands.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    return not get_parallel().attn_dp_rank
 
 
 def least(value: int) -> int:

@@ -31,10 +31,16 @@ def check_speculation() -> None:
             f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, DFLASH, or NEXTN "
             "for a MiMo, GLM-4.5 or DeepSeek-V3 target"
         )
-    if parallel.dp_size != 1 or parallel.pp_size != 1:
+    if parallel.pp_size != 1:
         raise CaptureUnavailable(
-            f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "
-            "run several servers behind SGLang's router instead"
+            f"parallelism: got --pp-size {parallel.pp_size}, expected 1: SGLang pipelines no draft but an MTP layer, "
+            "behind a switch of its own, and paceline knows one stage alone; run several servers behind SGLang's "
+            "router instead"
+        )
+    if parallel.attn_dp_size != 1 and parallel.enable_dp_attention_local_control_broadcast:
+        raise CaptureUnavailable(
+            "parallelism: got --enable-dp-attention-local-control-broadcast, expected that it is left out: a swap "
+            "reaches all ranks of data-parallel attention by the broadcast that it replaces"
         )
     if mode != "null":
         raise CaptureUnavailable(

@@ -329,7 +329,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     queued: int | None = None  # traces
     engine_rounds: int = 0  # verified in requests that are to be captured
     captured_rounds: int = 0
-    swap: str = ""  # on or off
+    swap: str = ""  # on, off, or follows: another rank of its server swaps for it, and no canary is given to it
     swap_reason: str = ""
     swaps: list[SwapSaid] = []  # the newest, oldest first
     swaps_refused: int = 0

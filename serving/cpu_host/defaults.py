@@ -54,11 +54,19 @@ def server_env(args: Sequence[str], base_env: Mapping[str, str]) -> dict[str, st
     }
     if _needs_no_hub(args):
         defaults["HF_HUB_OFFLINE"] = "1"
-    ranks = value_of(args, "--tp-size", "--tensor-parallel-size", "--tp") or ""
-    if ranks.isdecimal() and int(ranks) > 1:
-        defaults["SGLANG_CPU_OMP_THREADS_BIND"] = _cores_of_ranks(int(ranks))
+    ranks = _times(args, "--tp-size", "--tensor-parallel-size", "--tp")
+    ranks *= _times(args, "--dp-size", "--data-parallel-size", "--dp")
+    if ranks > 1:
+        defaults["SGLANG_CPU_OMP_THREADS_BIND"] = _cores_of_ranks(ranks)
+        # Of GPUs: ranks on a CPU share one memory, and whatever else runs may take from it while they compare.
+        defaults["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"] = "0"
     switches = {SWITCH: "1", "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": _with_stubs(base_env.get("PYTHONPATH", ""))}
     return {**defaults, **base_env, **switches, **_plugin_allowed(base_env.get("SGLANG_PLUGINS"))}
+
+
+def _times(args: Sequence[str], *names: str) -> int:
+    given = value_of(args, *names) or ""
+    return int(given) if given.isdecimal() else 1
 
 
 def _cores_of_ranks(ranks: int) -> str:

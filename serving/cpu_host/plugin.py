@@ -14,6 +14,7 @@ _CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_s
 _ROW_ARGMAX: Final = "sglang.kernels.ops.speculative.row_argmax.row_argmax"
 _SYNCHRONIZE: Final = "torch.cuda.synchronize"
 _LORA_MANAGER: Final = "sglang.srt.lora.lora_manager.LoRAManager.__init__"
+_ROTATE: Final = "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native"
 _QUANTISATION: Final = "sglang.srt.layers.quantization.get_quantization_config"
 #: What the sampling branch of `eagle_sample` calls beside that one; the `sgl_kernel` stand-in has them for a CPU.
 _SAMPLING_KERNELS: Final = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
@@ -71,6 +72,7 @@ def _register_hooks() -> None:
     HookRegistry.register(_CHAIN_SAMPLING, _sample_chain, HookType.REPLACE)
     HookRegistry.register(_ROW_ARGMAX, _row_argmax, HookType.REPLACE)
     HookRegistry.register(_SYNCHRONIZE, _synchronize, HookType.REPLACE)
+    HookRegistry.register(_ROTATE, _rotate_any, HookType.AROUND)
     HookRegistry.register(_QUANTISATION, _with_dense_weights, HookType.AROUND)
     HookRegistry.register(_LORA_MANAGER, _without_pinning, HookType.BEFORE)
     HookRegistry.register(block_drafts.HANDLE_FLAGS, block_drafts.allowing(BACKEND), HookType.AROUND)
@@ -109,6 +111,11 @@ def _synchronize(_device: Any = None) -> None:
 
     0.5.21 and 0.5.22 wait for CUDA when they are asked for the checksums of weights; 0.5.23 asks the platform to wait.
     """
+
+
+def _rotate_any(original: Any, rotary: Any, positions: Any, query: Any, key: Any, *rest: Any, **named: Any) -> Any:
+    """No tokens too: a rank of data-parallel attention without requests runs along, and torch cannot shape nothing."""
+    return original(rotary, positions, query, key, *rest, **named) if len(positions) else (query, key)
 
 
 def _with_dense_weights(original: Any, quantization: str) -> Any:

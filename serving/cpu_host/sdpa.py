@@ -35,15 +35,18 @@ def decode_attention(
     """One new token per request: stores its key and value (unless given None), writes the attention to `out_BHD`.
 
     Pools are [P, Hkv, D]; `seq_lens_B` counts the new token; `window` > 0 limits a query to that many last positions.
-    Changes both pools and `out_BHD`. Raises NotImplementedError for what `refuse_extras` names.
+    Rows after those of `seq_lens_B` attend to nothing: SGLang adds them where ranks of data-parallel attention must
+    have as many rows as each other. Changes both pools and `out_BHD`. Raises NotImplementedError for what
+    `refuse_extras` names.
     """
     refuse_extras(key_scale, value_scale, logit_cap, sinks, is_cross=is_cross)
+    requests = len(seq_lens_B)
     if key is not None and value is not None:
         key_pool[slots_B] = key.view(-1, *key_pool.shape[1:]).to(key_pool.dtype)
         value_pool[slots_B] = value.view(-1, *value_pool.shape[1:]).to(value_pool.dtype)
     slots_BS = _slots(req_to_token_RS, rows_B, seq_lens_B)
     attended = attend(
-        query_BHD[:, None],
+        query_BHD[:requests, None],
         key_pool,
         value_pool,
         slots_BS=slots_BS,
@@ -51,7 +54,8 @@ def decode_attention(
         scaling=scaling,
         window=window,
     )
-    out_BHD.copy_(attended[:, 0])
+    out_BHD[:requests] = attended[:, 0]
+    out_BHD[requests:] = 0.0
 
 
 def extend_attention(

@@ -231,7 +231,10 @@ def _pacing(server_args: Any, settings: config.ServingConfig) -> Finding:
         return Finding("pacing", Level.NOTE, f"off: every round drafts a whole block, {draft_steps()} tokens (DFLASH)")
     if not spec.speculative_adaptive:
         steps = spec.speculative_num_steps
-        return Finding("pacing", Level.NOTE, f"off: every round drafts {steps} steps; --speculative-adaptive allows it")
+        allowed = "--speculative-adaptive allows it"
+        if get_parallel().attn_dp_size > 1:
+            allowed = "SGLang refuses --speculative-adaptive with data-parallel attention"
+        return Finding("pacing", Level.NOTE, f"off: every round drafts {steps} steps; {allowed}")
     if settings.pacing is PacingName.OFF:
         return Finding("pacing", Level.NOTE, "off by PACELINE_PACING; SGLang's own rule chooses the draft steps")
     if get_parallel().tp_size > 1 and settings.pacing is PacingName.GOODPUT and not settings.pacing_costs:

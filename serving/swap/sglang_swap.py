@@ -198,7 +198,13 @@ class RankSwap:
             running=len(self.running()),
             at=time.time(),
         )
-        return Answer(attempt=command.attempt, readiness=readiness, outcome=outcome, probe=self._live.probe(draft))
+        return Answer(
+            attempt=command.attempt,
+            readiness=readiness,
+            outcome=outcome,
+            sha256=command.sha256,
+            probe=self._live.probe(draft),
+        )
 
     def _vote(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
         """As `_staged`, and never raises: the other ranks wait for this one's vote."""

@@ -32,6 +32,7 @@ class Answer:
     attempt: int
     readiness: Readiness
     outcome: SwapSaid | None = None
+    sha256: str = ""  # of the file, where there is an outcome
     why: str = ""  # of one that is not done; empty where another rank knows
     probe: Probe | None = None
 

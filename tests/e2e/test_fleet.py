@@ -125,9 +125,16 @@ class Fleet:
     def drafting(self, *names: str) -> set[int | None]:
         return {self.status(name).draft_version for name in names}
 
+    @property
+    def router_url(self) -> str:
+        return f"http://127.0.0.1:{self.router_port}"
+
     def route(self, path: str, body: dict, headers: dict | None = None) -> httpx.Response:
-        url = f"http://127.0.0.1:{self.router_port}{path}"
-        return httpx.post(url, json=body, headers=headers, timeout=300.0, trust_env=False)
+        return self.post(self.router_url, path, body, headers)
+
+    @staticmethod
+    def post(url: str, path: str, body: dict, headers: dict | None = None) -> httpx.Response:
+        return httpx.post(url + path, json=body, headers=headers, timeout=300.0, trust_env=False)
 
     def captured(self) -> int:
         """Traces that both first servers began."""
@@ -137,12 +144,13 @@ class Fleet:
         """Requests of both that opted out."""
         return sum(self.status(name).skipped.get("opted_out", 0) for name in (FIRST, SECOND))
 
-    def ask(self, _: object = None) -> str:
-        """One request through the router; how it finished, or how it failed."""
+    def ask(self, server: object = None) -> str:
+        """One request, to a server by its name or else through the router; how it finished, or how it failed."""
         number = next(NUMBERS)
         text = self.texts[number % 30][150 * (number // 30 % 15) :][:160]
         params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 48}
-        reply = self.route("/generate", {"rid": f"fleet-{number}", "text": text, "sampling_params": params})
+        body = {"rid": f"fleet-{number}", "text": text, "sampling_params": params}
+        reply = self.post(self.url(server) if server in self.ports else self.router_url, "/generate", body)
         if not reply.is_success:
             return f"HTTP {reply.status_code}: {reply.text[:200]}"
         self.answered.append(reply.json()["meta_info"]["id"])
@@ -253,6 +261,7 @@ def test_both_servers_swap_to_what_was_learned_from_their_traffic_and_fetched_fr
     assert (row.parent is not None, STORE.is_away(row.weights_uri)) == (True, True)
     assert [(fleet.cache(name) / "versions" / row.sha256).is_dir() for name in (FIRST, SECOND)] == [True, True]
     fleet.wave()
+    assert [fleet.ask(name) for name in (FIRST, SECOND)] == ["length", "length"]  # the router may leave one out
     fleet.drained(FIRST, SECOND)
     traces = [entry.trace for entry in fleet.buffer.replay(10_000)]
     assert {trace.replica for trace in traces if trace.draft_version == learned} == {FIRST, SECOND}

@@ -34,6 +34,7 @@ def beat(board, **statuses):
         ({"a": ABLE}, True),
         ({"a": ABLE, "b": {**ABLE, "capture": "off"}}, True),
         ({"a": ABLE, "b": {**ABLE, "swap": "off"}}, True),
+        ({"a": ABLE, "b": {**ABLE, "swap": "follows"}}, True),  # another rank of the same server
         ({"a": ABLE, "b": {**ABLE, "stretches": {"version": 0, "ended": []}}}, True),  # a standby
         ({"a": ABLE, "b": {**ABLE, "stretches": {**SERVED, "version": 7}}}, True),
         ({"a": ABLE, "b": ABLE}, False),

@@ -25,7 +25,8 @@ def sglang_forks(tmp_path_factory) -> Iterator[SglangForks]:
 def resolved(monkeypatch):
     """Set what SGLang resolved, in the names of 0.5.21, which has no block verification."""
     found = {
-        "speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1,
+        "speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "attn_dp_size": 1, "pp_size": 1,
+        "attn_dp_rank": 0, "enable_dp_attention_local_control_broadcast": False,
         "speculative_use_rejection_sampling": False, "speculative_accept_threshold_single": 1.0,
         "speculative_accept_threshold_acc": 1.0, "disaggregation_mode": "null",
         "speculative_draft_model_path": "draft", "model_path": "target", "speculative_draft_model_revision": None,

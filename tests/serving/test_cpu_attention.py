@@ -105,6 +105,15 @@ def test_decode_stores_the_new_key_and_value_before_it_attends():
     torch.testing.assert_close(attended, pool.expected(causal), atol=1e-5, rtol=1e-5)
 
 
+def test_rows_added_to_have_as_many_as_other_ranks_attend_to_nothing():
+    pool = Pool(seq_lens=[9, 5], new_lens=[1, 1])
+    expected = pool.expected(causal)
+    pool.queries = torch.cat([pool.queries, torch.full_like(pool.queries, torch.nan)])
+    attended = pool.decode()
+    torch.testing.assert_close(attended[:2], expected, atol=1e-5, rtol=1e-5)
+    assert attended[2:].abs().sum() == 0.0
+
+
 def test_a_tree_node_sees_the_prefix_and_its_own_ancestors_only():
     parents = [[-1, 0, 0, 1], [-1, 0, 1, 1]]
     pool = Pool(seq_lens=[9, 14], new_lens=[4, 4])

@@ -228,7 +228,8 @@ def fail(*_, **__):
 
 def serve(rank, fault):
     resolved = SimpleNamespace(
-        speculative_algorithm="EAGLE3", speculative_eagle_topk=1, dp_size=1, pp_size=1, tp_size=2, pp_rank=0,
+        speculative_algorithm="EAGLE3", speculative_eagle_topk=1, attn_dp_size=1, pp_size=1, tp_size=2, pp_rank=0,
+        attn_dp_rank=0, enable_dp_attention_local_control_broadcast=False,
         attn_tp_rank=rank, attn_cp_rank=0, disaggregation_mode="null", speculative_use_rejection_sampling=False,
         speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
         speculative_draft_model_path="draft", model_path="target", weight_version="default",

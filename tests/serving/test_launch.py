@@ -89,6 +89,8 @@ def test_the_environment_the_user_set_wins_over_defaults_but_not_over_switches()
         ({7, 4, 5}, ["--tensor-parallel-size=2"], "4,7|5"),
         ({3, 5}, ["--tp", "3"], "3|5|3"),
         ({0, 1}, ["--tp-size", "1"], None),
+        ({0, 1}, ["--dp-size=2"], "0|1"),
+        ({0, 1}, ["--tp", "2", "--dp", "2"], "0|1|0|1"),
         ({0, 1}, ["--tp-size", "two"], None),
         ({0, 1}, [], None),
     ],

@@ -27,8 +27,11 @@ from paceline.serving.sglang_speculation import (
     ("changes", "message"),
     [
         ({"speculative_algorithm": None}, "got --speculative-algorithm None, expected EAGLE3"),
-        ({"dp_size": 2}, "got --dp-size 2"),
-        ({"pp_size": 2}, "--pp-size 2"),
+        ({"pp_size": 2}, "got --pp-size 2, expected 1"),
+        (
+            {"attn_dp_size": 2, "enable_dp_attention_local_control_broadcast": True},
+            "got --enable-dp-attention-local-control-broadcast, expected that it is left out",
+        ),
         ({"disaggregation_mode": "prefill"}, "got --disaggregation-mode prefill, expected none"),
         ({"disaggregation_mode": "decode"}, "got --disaggregation-mode decode, expected none"),
     ],

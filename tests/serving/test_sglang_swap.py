@@ -24,6 +24,8 @@ from paceline.serving.swap.sglang_resume import after_resume_of
 from paceline.serving.swap.sglang_swap import RankSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout
 from paceline.serving.swap.swap_client import SwapClient
+from paceline.serving.swap.swap_follower import SwapFollower
+from paceline.serving.swap.swap_record import SwapRecord
 from safetensors.torch import save_file
 from waiting import until
 
@@ -123,6 +125,21 @@ def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
     assert torch.equal(swap._live._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
     assert swap.channel.stagings == {}
+
+
+def test_an_entry_rank_that_asks_for_no_swap_notes_those_that_another_asked_for(swap, folder):
+    record = SwapRecord()
+    follower = SwapFollower(swap, record)
+    file, digest = file_of(folder, 1)
+    for act in (Act.COMMIT, Act.PREPARE, Act.COMMIT):  # the first one comes before the file is staged
+        swap._handle(SwapCommand(act=act, attempt=7, number=1, file=file, sha256=digest))
+        if act is Act.PREPARE:
+            assert swap.channel.stagings[7].done.wait(30.0)
+        else:
+            follower.note(swap.channel.answers.get())
+    assert [(done.number, done.before, done.running) for done in [record.last]] == [(1, 0, 3)]
+    assert record.done == 1
+    assert swap.effect.digests == (digest, digest)
 
 
 def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_one(swap, folder):
