@@ -126,7 +126,8 @@ def drafted(draft: Draft, trace: DraftTrace) -> Roots:
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ, batch.opens_text_B)
     tokens_T = torch.from_numpy(trace.tokens.astype(np.int64))
     roots_Q = torch.from_numpy(verdict_rows(trace).astype(np.int64)) + 1
-    hits, probabilities = [], []
+    hits = []
+    probabilities = []
     for step in range(1, MOST_DRAFTS + 1):
         logits_QV = logits_of(draft.advance(chains)[0], draft.lm_head.weight)
         probabilities.append(logits_QV.softmax(-1).max(-1).values)
@@ -188,7 +189,9 @@ def error(chances: Floats, hits: Bools) -> float:
 
 def calibration(seeds: Sequence[Sequence[Version]]) -> str:
     """Calibration errors by version: as the draft says, by the table of the version before, and by its own."""
-    lines = [("version", "drafts", "accepted", "as the draft says", "table of the version before", "own first half")]
+    lines: list[tuple[str, ...]] = [
+        ("version", "drafts", "accepted", "as the draft says", "table of the version before", "own first half")
+    ]
     lines.append(("---",) * len(lines[0]))
     for number in range(1, len(seeds[0]) - 1):
         rows = []
@@ -205,7 +208,10 @@ def calibration(seeds: Sequence[Sequence[Version]]) -> str:
 
 def lengths(seeds: Sequence[Sequence[Version]]) -> str:
     """Tokens per cost by the best length for all, and by chains that end at a threshold of their chance."""
-    lines = [("cost of a draft", "best length", "by confidence over it", "by an oracle over it"), ("---",) * 4]
+    lines: list[tuple[str, ...]] = [
+        ("cost of a draft", "best length", "by confidence over it", "by an oracle over it"),
+        ("---",) * 4,
+    ]
     for cost in COSTS:
         rows = [speeds(versions_of, cost) for versions_of in seeds]
         best, chosen, oracle = zip(*rows, strict=True)
@@ -240,7 +246,7 @@ def held_up_to(roots: Roots, table: Floats) -> Floats:
     What follows a draft that is not accepted is unknown: it goes on with the chance of that draft.
     """
     rows = [[*found, *found[-1:] * MOST_DRAFTS][: MOST_DRAFTS - 1] for found in roots.probabilities]
-    chances: Floats = np.cumprod(table[bins_of(np.array(rows))], axis=1)
+    chances: Floats = np.cumprod(table[bins_of(np.array(rows))], axis=1, dtype=np.float64)
     return chances
 
 
