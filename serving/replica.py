@@ -5,6 +5,7 @@ Every tensor-parallel rank builds shared_parts.py; the entry rank alone builds a
 
 from dataclasses import dataclass
 
+from ..buffer.board.counters import MODEL_FREE
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.board.version_store import store_of
 from ..buffer.redis_client import client_for
@@ -33,11 +34,13 @@ class Replica:
     capture: SglangCapture
     courier: CourierProcess
     swapper: Swapper
+    has_draft: bool
 
     def start(self) -> None:
-        """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
+        """Start the courier's process and, of a draft, the swapper's thread; neither needs Redis to be reachable."""
         self.courier.start()
-        self.swapper.start()
+        if self.has_draft:
+            self.swapper.start()
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts, identity: ServerIdentity) -> Replica:
@@ -91,4 +94,4 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
         named=lambda: courier.replica,
         store=store_of(settings.buffer),
     )
-    return Replica(capture, courier, swapper)
+    return Replica(capture, courier, swapper, has_draft=swap.draft_version != MODEL_FREE)

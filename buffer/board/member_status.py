@@ -4,13 +4,16 @@ Fields that a member does not send are unknown: None, or empty. Fields that this
 members of other releases can be read. A field may be added; one that is here keeps its name, type and unit.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..plain_text import printable
 from .counters import TraceCounters
 from .reason import Why
+
+#: SGLang's name of the algorithm that drafts without a model.
+NGRAM: Final = "NGRAM"
 
 
 class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -319,7 +322,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     #: rest is not.
     counters: Any = None
 
-    draft_version: int | None = None
+    draft_version: int | None = None  # None where no weights propose, too
     capture: str = ""  # on or off
     capture_reason: str = ""
     buffer_error: str = ""
@@ -376,6 +379,12 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def process(self) -> ProcessSaid:
         """The process that sent it; one of which nothing is known where it did not say."""
         return self.server or self.learner or ProcessSaid()
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether a draft's weights propose on this server, or nothing is known of it."""
+        speculation = self.process.speculation
+        return speculation is None or speculation.algorithm != NGRAM
 
     @property
     def account(self) -> TracesSaid:
