@@ -6,7 +6,7 @@ For the scheduler process only. The flags as given stay None wherever SGLang cho
 import functools
 from typing import Any, Final
 
-from ..buffer.board.member_status import NGRAM, Speculation
+from ..buffer.board.speculation import NGRAM, Speculation
 from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...buffer.board.member_status import NGRAM
+from ...buffer.board.speculation import NGRAM
 from ...serving.sglang_speculation import CHAIN_FLAGS
 
 #: What every row uses unless it says otherwise.

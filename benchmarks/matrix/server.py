@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from ...buffer.board.member_status import NGRAM
 from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.speculation import NGRAM
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer

@@ -4,16 +4,14 @@ Fields that a member does not send are unknown: None, or empty. Fields that this
 members of other releases can be read. A field may be added; one that is here keeps its name, type and unit.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ..plain_text import printable
 from .counters import TraceCounters
 from .reason import Why
-
-#: SGLang's name of the algorithm that drafts without a model.
-NGRAM: Final = "NGRAM"
+from .speculation import Speculation
 
 
 class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -83,16 +81,6 @@ class PacingSaid(msgspec.Struct, kw_only=True, gc=False):
     unmatched: int = 0  # decode steps whose time is not known
     faults: int = 0
     catch_up: CatchUpSaid | None = None
-
-
-class Speculation(msgspec.Struct, kw_only=True, gc=False):
-    """Flags of speculation as SGLang resolved them."""
-
-    algorithm: str | None = None
-    num_steps: int | None = None
-    eagle_topk: int | None = None
-    num_draft_tokens: int | None = None
-    adaptive: bool | None = None
 
 
 class ProcessSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -383,8 +371,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     @property
     def has_draft(self) -> bool:
         """Whether a draft's weights propose on this server, or nothing is known of it."""
-        speculation = self.process.speculation
-        return speculation is None or speculation.algorithm != NGRAM
+        return (self.process.speculation or Speculation()).has_draft
 
     @property
     def account(self) -> TracesSaid:
