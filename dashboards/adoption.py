@@ -54,7 +54,7 @@ def adoption(board: VersionBoard, number: int) -> Adoption:
         row = state.rows.get(number)
         return Adoption(number, taken_back=sentence(row.why) if row else f"got live version {state.live}")
     for member, said in sorted(board.heartbeats().items()):
-        if member.startswith(REPLICA) and not said.ended:
+        if member.startswith(REPLICA) and said.has_draft and not said.ended:
             if said.draft_version == number:
                 drafting.append(member)
             else:

@@ -99,8 +99,7 @@ def _raised(member: str, alarm: Alarm | None) -> Iterator[AlarmLine]:
 def _apart(seen: Snapshot) -> Alarm | None:
     state = seen.state
     moved_at = max((row.changed_at for row in state.rows.values() if row.state in _DRAFTED), default=-math.inf)
-    drafts = {member: seen.drafts_with(member) for member in seen.present(REPLICA)}
-    return drafts_apart(drafts, state.live, for_s=seen.at - moved_at, is_canary=state.canary is not None)
+    return drafts_apart(seen.drafting(), state.live, for_s=seen.at - moved_at, is_canary=state.canary is not None)
 
 
 def _past(line: AlarmLine, seen: Snapshot) -> AlarmLine:

@@ -22,7 +22,8 @@ _NAMED = 3
 def faster(seen: Snapshot, served: Served) -> Finding:
     """How fast speculation is beside plain decoding, and how fast tokens come."""
     speed = served.speed
-    now = _now(served)
+    drafting = seen.drafting()
+    now = _now(served, {name: one for name, one in served.by_replica.items() if name in drafting})
     if not seen.present(REPLICA):
         return Finding("faster", Level.UNKNOWN, nobody_serves(seen))
     if speed.value is None:
@@ -59,10 +60,12 @@ def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
         return Finding(
             "fresh", Level.UNKNOWN, f"draft {live} is live on the board, and no server is alive to draft with it"
         )
-    drafting = sum(seen.drafts_with(name) == live for name in replicas)
+    drafts = seen.drafting()
+    drafting = [*drafts.values()].count(live)
+    without = f", {len(replicas) - len(drafts)} without a model" * (len(drafts) < len(replicas))
     row = seen.state.rows[live]
-    text = f"draft {live}, {_learnt(row)} {ago(seen.at - row.changed_at)} ago, drafts on {drafting} of {len(replicas)}"
-    text += f" servers{_others(seen, live)}"
+    text = f"draft {live}, {_learnt(row)} {ago(seen.at - row.changed_at)} ago, drafts on {drafting} of {len(drafts)}"
+    text += f" servers{_others(drafts, live)}{without}"
     return Finding("fresh", Level.NOTE if move.has_moved else Level.OK, f"{text}; {_moved(move)}")
 
 
@@ -101,14 +104,14 @@ def nobody_learns(seen: Snapshot) -> str:
     return f"no learner is alive, the last was seen {ago(min(known))} ago" if known else "no learner was ever seen"
 
 
-def _now(served: Served) -> str:
+def _now(served: Served, by_replica: Mapping[str, Reading]) -> str:
     """Accept length and tokens per second, as far as they are known."""
     length = served.length
     rate = served.rate
     ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
     known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
     known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []
-    known += [_behind(served.by_replica)]
+    known += [_behind(by_replica)]
     return f"; now (last {ago(WINDOW_S)}) {', '.join(filter(None, known))}" if any(known) else ""
 
 
@@ -126,9 +129,8 @@ def _behind(lengths: Mapping[str, Reading]) -> str:
     return f"least on {name}, {value:.2f} ({low:.2f} .. {high:.2f}), the next has {following:.2f}"
 
 
-def _others(seen: Snapshot, live: int) -> str:
+def _others(drafts: Mapping[str, int | None], live: int) -> str:
     """The servers that draft with another version than the live one, and with which."""
-    drafts = {name: seen.drafts_with(name) for name in seen.present(REPLICA)}
     apart = [
         f"{name} with {'unknown' if number is None else number}" for name, number in drafts.items() if number != live
     ]

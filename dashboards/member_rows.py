@@ -107,7 +107,8 @@ def _serving(doing: str, length: Reading | None) -> str:
 def _doing(said: MemberStatus) -> str:
     if said.capture:
         why = said.capture_reason or said.buffer_error
-        return f"capture {said.capture}" + (f": {why}" if why else "")
+        text = f"capture {said.capture}" + (f": {why}" if why else "")
+        return text if said.has_draft else f"{text}, drafts without a model"
     trouble = said.left or said.stalled or said.fault
     why = trouble or _work(said.work) or lead(said.why)
     return f"{said.kind}: {why}" if said.kind and why else said.kind or why

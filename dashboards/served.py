@@ -99,6 +99,9 @@ def _computed(seen: Snapshot) -> int | None:
             return None
         if flags.num_steps is None or flags.eagle_topk is None or flags.num_draft_tokens is None:
             return None
+        if not one.said.has_draft:  # the target alone computes
+            found.append(flags.num_draft_tokens)
+            continue
         found.append(tokens_computed(flags.num_steps, flags.eagle_topk, flags.num_draft_tokens))
     return max(found, default=None)
 

@@ -36,6 +36,10 @@ class Snapshot:
         """Number of the version that a replica says it drafts with; None where it says nothing."""
         return self.members[member].said.draft_version
 
+    def drafting(self) -> dict[str, int | None]:
+        """What each server that is alive says it drafts with; those that draft without a model are left out."""
+        return {name: one.said.draft_version for name, one in self.present(REPLICA).items() if one.said.has_draft}
+
     def present(self, kind: str = "") -> dict[str, MemberSeen]:
         """Members of `kind` (REPLICA or LEARNER; all of them by default) that beat, and have not said that they end."""
         return {

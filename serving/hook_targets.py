@@ -35,6 +35,9 @@ BLOCK_WORKER: Final = f"{_BLOCKS}.__init__"
 BLOCK_FORWARD: Final = f"{_BLOCKS}.forward_batch_generation"
 ACCEPT_BLOCK: Final = f"{_BLOCKS}._accept_block"
 KEEP_FEATURES: Final = f"{_BLOCKS}._append_target_hidden_to_draft_kv_by_loc"
+#: Of NGRAM, whose worker does all in one call too; it verifies by EAGLE_SAMPLE.
+_NGRAM: Final = "sglang.srt.speculative.ngram_worker.NGRAMWorker"
+NGRAM_FORWARD: Final = f"{_NGRAM}.forward_batch_generation"
 ADJUST_LOGITS: Final = "sglang.srt.speculative.dflash_utils.apply_dflash_verify_logits_adjustments"
 RELEASE_CACHE: Final = "sglang.srt.mem_cache.common.release_kv_cache"
 RESOLVE_TOKENS: Final = f"{_RESULTS}._resolve_spec_v2_tokens"
@@ -70,6 +73,7 @@ TARGETS: Final = (
     BLOCK_FORWARD,
     ACCEPT_BLOCK,
     KEEP_FEATURES,
+    NGRAM_FORWARD,
     ADJUST_LOGITS,
     RELEASE_CACHE,
     RESOLVE_TOKENS,
@@ -155,9 +159,12 @@ USED: Final[Mapping[str, str]] = {
         "next_token_logits hidden_states auxiliary_device_output"
     ),
     "sglang.srt.speculative.eagle_info.EagleVerifyInput": (
-        "draft_token draft_token_num draft_probs retrieve_next_token retrieve_next_sibling tree_topk topk"
+        "draft_token draft_token_num draft_probs retrieve_next_token retrieve_next_sibling tree_topk"
     ),
-    "sglang.srt.speculative.dflash_info.DFlashVerifyInput": "draft_token draft_token_num topk",
+    "sglang.srt.speculative.dflash_info.DFlashVerifyInput": "draft_token draft_token_num",
+    "sglang.srt.speculative.ngram_info.NgramVerifyInput": (
+        "draft_token draft_token_num retrieve_next_token retrieve_next_sibling tree_topk"
+    ),
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": (
         "temperatures top_ps top_ks acc_additive_penalties acc_scaling_penalties penalizer_orchestrator"
     ),
@@ -167,7 +174,8 @@ USED: Final[Mapping[str, str]] = {
         "weight_update_runners speculative_num_steps adaptive_controller draft_worker"
     ),
     "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker": "draft_runner target_worker",
-    _BLOCKS: "weight_update_runners target_worker block_size _fused_kv_helper _init_fused_kv_helper",
+    _NGRAM: "target_worker speculative_num_draft_tokens",
+    _BLOCKS: "weight_update_runners target_worker speculative_num_draft_tokens _fused_kv_helper _init_fused_kv_helper",
     "sglang.srt.speculative.dflash_utils": "is_dflash_sampling_verify_available",
     "sglang.srt.managers.tp_worker.TpModelWorker": "model_runner",
     "sglang.srt.speculative.eagle_info.EagleDraftInput": "topk_p topk_index hidden_states",

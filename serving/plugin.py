@@ -61,7 +61,7 @@ def _start(scheduler: Any, settings: config.ServingConfig) -> None:
     breaker = Breaker()
     with _giving_up(breaker):
         settings = replace(settings, replica=_replica_name(settings, scheduler))
-        _install(_with_canary_turns(settings), breaker, is_entry_rank=_is_entry_rank())
+        _install(_with_canary_turns(_with_kept_states(settings)), breaker, is_entry_rank=_is_entry_rank())
 
 
 def _replica_name(settings: config.ServingConfig, scheduler: Any) -> str:
@@ -111,6 +111,14 @@ def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank:
     replica.start()  # without hooks as well: its heartbeat says why capture is off
 
 
+def _with_kept_states(settings: config.ServingConfig) -> config.ServingConfig:
+    """Without hidden states where SGLang keeps none for a draft, since it has none."""
+    if sglang_speculation.has_draft_model() or not settings.capture_features:
+        return settings
+    log.warning("paceline: NGRAM keeps no hidden states: traces hold tokens alone, as by PACELINE_CAPTURE_FEATURES=0")
+    return replace(settings, capture_features=False)
+
+
 def _with_canary_turns(settings: config.ServingConfig) -> config.ServingConfig:
     """Where replay is no proof, every draft must pass a canary: so this server gives one its turns, if it is alone."""
     why = sglang_speculation.why_replay_is_no_proof()
@@ -137,14 +145,14 @@ def _install_shared(shared: Any, pacing: PacingName) -> None:
     }
     sglang_speculation.check_speculation()
     is_block = sglang_speculation.drafts_blocks()
-    sglang_hook_install.install(hooks | (shared.blocks.hooks() if is_block else _chain_hooks(shared, pacing)))
+    in_one_call = is_block or not sglang_speculation.has_draft_model()
+    sglang_hook_install.install(hooks | (shared.forwards.hooks() if in_one_call else _chain_hooks(shared, pacing)))
     shared.clock.start()
-    if is_block:
-        shared.catch_up.refuse("the server drafts whole blocks (DFLASH), so it always drafts")
-        _install_part(shared.tokens, shared.tokens.block_hooks())
-        return
-    for part in (shared.catch_up, shared.tokens):
-        _install_part(part, part.hooks())
+    if in_one_call:
+        shared.catch_up.refuse(f"the server drafts all it can in every round ({shared.forwards.algorithm})")
+    else:
+        _install_part(shared.catch_up, shared.catch_up.hooks())
+    _install_part(shared.tokens, shared.tokens.block_hooks() if is_block else shared.tokens.hooks())
 
 
 def _install_part(part: Any, hooks: dict[str, tuple[str, Callable[..., Any]]]) -> None:
@@ -177,11 +185,14 @@ def _chain_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callab
 
 def _install_capture(capture: Any, shared: Any, breaker: Breaker) -> None:
     if sglang_speculation.drafts_blocks():
-        shared.blocks.follow(capture, breaker)
+        shared.forwards.follow(capture, breaker)
         return
     if shared.tokens.fault:
         raise CaptureUnavailable(shared.tokens.fault)
     shared.tokens.after_verify = capture.after_verify
+    if not sglang_speculation.has_draft_model():
+        shared.forwards.follow(capture, breaker)
+        return
     sglang_hook_install.install(
         {
             hook_targets.DRAFT_PREFILL: ("before", capture.before_draft_prefill),

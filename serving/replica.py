@@ -5,6 +5,7 @@ Every rank builds shared_parts.py; entry ranks alone build and start this.
 
 from dataclasses import dataclass
 
+from ..buffer.board.counters import MODEL_FREE
 from ..buffer.board.redis_board import RedisVersionBoard
 from ..buffer.board.version_store import store_of
 from ..buffer.redis_client import client_for
@@ -34,12 +35,13 @@ class Replica:
 
     capture: SglangCapture
     courier: CourierProcess
-    swapper: Swapper | SwapFollower
+    swapper: Swapper | SwapFollower | None  # None where no draft is there to swap
 
     def start(self) -> None:
-        """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
+        """Start the courier's process and, of a draft, the swapper's thread; neither needs Redis to be reachable."""
         self.courier.start()
-        self.swapper.start()
+        if self.swapper is not None:
+            self.swapper.start()
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts, identity: ServerIdentity) -> Replica:
@@ -83,6 +85,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
     shared.catch_up.on_lost = capture.lose_batch
 
+    if swap.draft_version == MODEL_FREE:
+        return Replica(capture, courier, None)
     if not asks_for_swaps:
         return Replica(capture, courier, SwapFollower(swap, swaps))
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..buffer.board.counters import Counters, SchedulerCounters
+from ..buffer.board.counters import MODEL_FREE, Counters, SchedulerCounters
 from ..buffer.board.member_status import MemberStatus
 from .breaker import Breaker
 from .capture.engine_rounds import EngineRounds
@@ -38,7 +38,7 @@ class SchedulerShare:
         pacing = shared.pacing.said()
         pacing.catch_up = shared.catch_up.said()
         said = MemberStatus(
-            draft_version=swap.draft_version,
+            draft_version=self._draft,
             canary_window_s=self.canary_turn_s,
             skipped=self.counts.skipped_told(),
             capture_reason=self.breaker.reason,
@@ -63,6 +63,11 @@ class SchedulerShare:
             return "off"
         return "on" if self.asks_for_swaps else "follows"
 
+    @property
+    def _draft(self) -> int | None:
+        number = self.shared.swap.draft_version
+        return None if number == MODEL_FREE else number
+
     def _counters(self) -> Counters:
         """Those of the scheduler process; the courier adds its own."""
         shared = self.shared
@@ -71,7 +76,7 @@ class SchedulerShare:
             at=time.time(),
             boot=self.identity.boot,
             started_at=self.identity.started_at,
-            draft=shared.swap.draft_version,
+            draft=self._draft,
             target_version=shared.target.updates.version,
             scheduler=scheduler,
         )

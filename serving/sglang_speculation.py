@@ -6,7 +6,7 @@ For the scheduler process only. The flags as given stay None wherever SGLang cho
 import functools
 from typing import Any, Final
 
-from ..buffer.board.member_status import Speculation
+from ..buffer.board.speculation import NGRAM, Speculation
 from ..buffer.errors import CaptureUnavailable, ConfigError
 from ..buffer.stream.trace import VerdictRule
 
@@ -26,10 +26,10 @@ def check_speculation() -> None:
         _check_mtp(spec)
     elif spec.speculative_algorithm == _BLOCKS:
         _check_blocks(spec)
-    elif spec.speculative_algorithm != "EAGLE3":
+    elif spec.speculative_algorithm not in {"EAGLE3", NGRAM}:
         raise CaptureUnavailable(
-            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, DFLASH, or NEXTN "
-            "for a MiMo, GLM-4.5 or DeepSeek-V3 target"
+            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3, DFLASH, NGRAM, "
+            "or NEXTN for a MiMo, GLM-4.5 or DeepSeek-V3 target"
         )
     if parallel.pp_size != 1:
         raise CaptureUnavailable(
@@ -127,6 +127,13 @@ def drafts_blocks() -> bool:
     return bool(get_spec().speculative_algorithm == _BLOCKS)
 
 
+def has_draft_model() -> bool:
+    """Whether weights propose drafts: not with NGRAM, whose server has no draft and keeps no hidden states for one."""
+    from sglang.srt.runtime_context import get_spec
+
+    return bool(get_spec().speculative_algorithm != NGRAM)
+
+
 def why_replay_is_no_proof() -> str:
     """Why replay cannot judge a draft by every request of this server, in one sentence; empty where it can."""
     from sglang.srt.runtime_context import get_spec
@@ -134,7 +141,7 @@ def why_replay_is_no_proof() -> str:
     spec = get_spec()
     if spec.speculative_algorithm is None:
         return ""
-    if spec.speculative_eagle_topk != 1:
+    if spec.speculative_eagle_topk != 1 and has_draft_model():  # else no draft is served here whose rounds differ
         return (
             f"SGLang drafts trees (--speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen for this "
             "model): of each, the accepted path is captured, and replay ranks drafts by the chains that they would "
@@ -179,8 +186,8 @@ def draft_steps() -> int | None:
 
 
 def _draft_steps(spec: Any) -> int | None:
-    """SGLang says 1 of DFLASH, whatever its blocks."""
-    if spec.speculative_algorithm == _BLOCKS:
+    """SGLang says 1 of DFLASH, whatever its blocks, and of NGRAM what bounds none of its drafts."""
+    if spec.speculative_algorithm in {_BLOCKS, NGRAM}:
         return int(spec.speculative_num_draft_tokens) - 1
     steps: int | None = spec.speculative_num_steps
     return steps

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from . import sglang_speculation
 from .capture.sglang_blocks import SglangBlocks
+from .capture.sglang_forwards import SglangForwards
+from .capture.sglang_ngram import SglangNgram
 from .clock.shared_meter import SharedMeter
 from .clock.step_clock import StepClock
 from .config import ServingConfig
@@ -27,7 +30,7 @@ class SharedParts:
     clock: StepClock
     catch_up: SglangCatchUp
     tokens: SglangTokens
-    blocks: SglangBlocks
+    forwards: SglangForwards  # of the workers that draft and verify in one call
 
 
 def build_shared(settings: ServingConfig) -> SharedParts:
@@ -41,10 +44,13 @@ def build_shared(settings: ServingConfig) -> SharedParts:
 
     fetched = FetchedWeights(settings.cache_dir, settings.versions_cache_bytes)
     swap = RankSwap(settings.draft_version, settings.cache_dir, draft_changed, fetched)
+    if not sglang_speculation.has_draft_model():
+        swap.refuse("the server drafts without a model (NGRAM), so there is no draft to swap")
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
     target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)
     tokens = SglangTokens()
+    kind = SglangBlocks if sglang_speculation.drafts_blocks() else SglangNgram
     return SharedParts(
         target=target,
         swap=swap,
@@ -52,5 +58,5 @@ def build_shared(settings: ServingConfig) -> SharedParts:
         clock=clock,
         catch_up=catch_up,
         tokens=tokens,
-        blocks=SglangBlocks(tokens.before_block, clock.before_block),
+        forwards=kind(tokens.before_block, clock.before_block),
     )

@@ -82,6 +82,10 @@ def measure(case: Case, found: dict[str, str], why_no_replay: Callable[[], str])
     served, traces = serve(case)
     status = case.server.reader.replica_status()  # of a replica that has delivered all of them
     found["capture"] = captured(served, traces, status.account.dropped)
+    if not status.has_draft:
+        found["replay"] = found["swap"] = f"no: {status.swap_reason}"
+        found["pacing"] = paced(status)
+        return
     draft = loaded(case, case.draft)
     found["replay"] = judged(replayed(draft, traces), why_no_replay)
     found["pacing"] = paced(status)

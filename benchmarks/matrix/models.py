@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from ...buffer.board.speculation import NGRAM
 from ...buffer.board.weights_file import WEIGHTS_FILE
 from ...buffer.drafts.single_file import draft_folder
 from ...learner.model.draft_io import random_draft, target_config
@@ -143,6 +144,7 @@ _HEADS: Mapping[str, Callable[[Path, Path], None]] = {
     HALF_VOCABULARY: _of_half_the_vocabulary,
     MTP: _mtp_layer,
     BLOCKS: _blocks,
+    NGRAM: lambda _target, folder: folder.mkdir(parents=True),
 }
 
 

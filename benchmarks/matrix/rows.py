@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...buffer.board.speculation import NGRAM
 from ...serving.sglang_speculation import CHAIN_FLAGS
 
 #: What every row uses unless it says otherwise.
@@ -38,6 +39,8 @@ QUANTISED = "quantised"
 OWN_LAYER = "layer"
 #: The factor whose drafts make a whole block in one forward.
 IN_BLOCKS = "block"
+#: The factor whose servers have no draft.
+WITHOUT_MODEL = "no model"
 #: Factor -> the heading of its table.
 FACTORS = {
     PER_RELEASE: "What to start with, by release",
@@ -47,6 +50,7 @@ FACTORS = {
     QUANTISED: "Quantised targets",
     OWN_LAYER: "Drafts in the target's own checkpoint (MTP)",
     IN_BLOCKS: "Drafts of whole blocks (DFLASH)",
+    WITHOUT_MODEL: "Drafts without a model (NGRAM)",
     "pair": "Pairs that people run",
 }
 
@@ -73,7 +77,7 @@ class Row:
     @property
     def algorithm(self) -> str:
         """What `--speculative-algorithm` says."""
-        return {MTP: "NEXTN", BLOCKS: "DFLASH"}.get(self.head, "EAGLE3")
+        return {MTP: "NEXTN", BLOCKS: "DFLASH", NGRAM: NGRAM}.get(self.head, "EAGLE3")
 
     @property
     def shown_flags(self) -> str:
@@ -180,6 +184,14 @@ ROWS: Sequence[Row] = (
     _block("Llama, mixed chunks", "--enable-mixed-chunk --chunked-prefill-size 32"),
     _block("Llama, two ranks", "--tp-size 2"),
     _block("Llama, blocks of another size than the draft's", "--speculative-num-draft-tokens 3"),
+    Row(factor=WITHOUT_MODEL, name="Llama", flags="", head=NGRAM),
+    Row(
+        factor=WITHOUT_MODEL,
+        name="Llama, one branch per match, temperature 0.7",
+        flags="--speculative-ngram-max-bfs-breadth 1",
+        head=NGRAM,
+        temperature=0.7,
+    ),
     Row(factor="pair", name="Llama 3, SGLang's own tree", flags="", family=LLAMA_3),
     Row(factor="pair", name="Llama 3, two ranks", flags=f"{CHAIN_FLAGS} --tp-size 2", family=LLAMA_3),
     Row(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from ...buffer.board.redis_board import RedisVersionBoard
+from ...buffer.board.speculation import NGRAM
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
 from ...buffer.stream.redis_stream import RedisTraceBuffer
@@ -40,9 +41,10 @@ class Start:
 
 def start_of(row: Row, number: int, *, target: Path, draft: str, redis_url: str, log: Path) -> Start:
     """How to start the server of `row`, the `number`-th on this Redis, with `draft` as SGLang is to name it."""
+    named = [] if row.head == NGRAM else ["--speculative-draft-model-path", draft]
     flags = [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--context-length", "1024",
-        "--speculative-algorithm", row.algorithm, "--speculative-draft-model-path", draft, *row.flags.split(),
+        "--speculative-algorithm", row.algorithm, *named, *row.flags.split(),
     ]  # fmt: skip
     speculator = f"row-{number}"
     env = {

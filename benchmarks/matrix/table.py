@@ -8,7 +8,7 @@ from textwrap import shorten
 from ...serving.sglang_speculation import CHAIN_FLAGS
 from ...serving.supported_release import SUPPORTED
 from .results import Cells, Measured
-from .rows import FACTORS, IN_BLOCKS, OWN_LAYER, PER_RELEASE, QUANTISED, ROWS, Row
+from .rows import FACTORS, IN_BLOCKS, OWN_LAYER, PER_RELEASE, QUANTISED, ROWS, WITHOUT_MODEL, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
@@ -36,7 +36,7 @@ that replay cannot judge are not compared ([learning.md](learning.md#what-replay
 many tokens traces hold, all of them right, and how many were counted as dropped.
 
 Every server has `--speculative-algorithm EAGLE3` and a draft, `NEXTN` where its draft is a layer of the target's
-checkpoint, or `DFLASH` where it drafts whole blocks. *Chain* means
+checkpoint, `DFLASH` where it drafts whole blocks, or `NGRAM` and no draft. *Chain* means
 `{CHAIN_FLAGS}`.
 The target *Llama* is trained for minutes; other families have random weights, four layers and the real architecture. So
 this says what runs and what is exact, not how fast it is.
@@ -58,6 +58,10 @@ latent attention for DeepSeek-V3.
 drafts, by SGLang's own worker. SGLang lets DFLASH run on CUDA, XPU and NPU; the CPU host makes it run here, with
 attention in plain torch and without a GPU's fused kernels. A draft is best tokens, so requests above temperature 0 are
 verified by equality too, and replay of them is exact.
+""",
+    WITHOUT_MODEL: """No draft: SGLang looks drafts up in its table of the n-grams that it has served, as trees of 11.
+Traces hold tokens alone, so nothing is replayed or swapped here; what a learner makes of them is tried in
+`tests/e2e/test_ngram.py`.
 """,
     "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
 vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96

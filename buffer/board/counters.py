@@ -12,6 +12,8 @@ import msgspec
 #: Stands for the drafts older than the newest MAX_DRAFTS. The newest drafts alone are told apart.
 OLDER_DRAFTS = -1
 MAX_DRAFTS = 8
+#: Stands for drafts that no weights propose: SGLang's NGRAM takes them from a table of n-grams. Traces say so too.
+MODEL_FREE = -2
 #: Labels told apart; OTHER_LABELS (version.py) stands for the rest.
 MAX_LABELS = 16
 

@@ -11,6 +11,7 @@ import msgspec
 from ..plain_text import printable
 from .counters import TraceCounters
 from .reason import Why
+from .speculation import Speculation
 
 
 class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -80,16 +81,6 @@ class PacingSaid(msgspec.Struct, kw_only=True, gc=False):
     unmatched: int = 0  # decode steps whose time is not known
     faults: int = 0
     catch_up: CatchUpSaid | None = None
-
-
-class Speculation(msgspec.Struct, kw_only=True, gc=False):
-    """Flags of speculation as SGLang resolved them."""
-
-    algorithm: str | None = None
-    num_steps: int | None = None
-    eagle_topk: int | None = None
-    num_draft_tokens: int | None = None
-    adaptive: bool | None = None
 
 
 class ProcessSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -319,7 +310,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     #: rest is not.
     counters: Any = None
 
-    draft_version: int | None = None
+    draft_version: int | None = None  # None where no weights propose, too
     capture: str = ""  # on or off
     capture_reason: str = ""
     buffer_error: str = ""
@@ -376,6 +367,11 @@ class MemberStatus(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def process(self) -> ProcessSaid:
         """The process that sent it; one of which nothing is known where it did not say."""
         return self.server or self.learner or ProcessSaid()
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether a draft's weights propose on this server, or nothing is known of it."""
+        return (self.process.speculation or Speculation()).has_draft
 
     @property
     def account(self) -> TracesSaid:

@@ -148,7 +148,7 @@ class DraftTrace:
     tenant: str  # empty: the client named none
     target: str
     target_version: str  # which target weights judged
-    draft_version: int  # which draft proposed; -1: weights that are on no board
+    draft_version: int  # which draft proposed; -1: weights that are on no board; MODEL_FREE (counters.py): no weights
     verdict_rule: VerdictRule
     sampling: Sampling
     born_at: float  # unix seconds, when the window was closed

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...buffer.board.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, Counters
+from ...buffer.board.counters import MAX_DRAFTS, MAX_LABELS, MODEL_FREE, OLDER_DRAFTS, Counters
 from ...buffer.board.version import OTHER_LABELS
 
 #: Drafts, and labels, that have no series of their own.
 OLDER = "older"
 OTHER = "other"
+#: Drafts that no weights proposed.
+NO_MODEL = "no model"
 #: Requests whose clients named no label; no label is this.
 UNLABELLED = "(none)"
 
@@ -21,7 +23,9 @@ class ShownNames:
     labels: frozenset[str]
 
     def draft(self, number: int) -> str:
-        """`number`, or OLDER."""
+        """`number`, OLDER, or NO_MODEL."""
+        if number == MODEL_FREE:
+            return NO_MODEL
         return str(number) if number in self.drafts else OLDER
 
     def label(self, label: str) -> str:
@@ -36,7 +40,7 @@ def shown_names(counters: Iterable[Counters], on_board: Iterable[int] = ()) -> S
     read = list(counters)
     rounds = _rounds_by_label(read)
     now = {each.draft for each in read if each.draft is not None}
-    served = {cell.draft for each in read if each.served for cell in each.served.cells} - {OLDER_DRAFTS}
+    served = {cell.draft for each in read if each.served for cell in each.served.cells} - {OLDER_DRAFTS, MODEL_FREE}
     drafts = sorted({*now, *served, *on_board}, key=lambda number: (number not in now, -number))
     labels = sorted(rounds, key=lambda label: (-rounds[label], label))
     return ShownNames(frozenset(drafts[:MAX_DRAFTS]), frozenset(labels[:MAX_LABELS]))

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from ...buffer.board.counters import MODEL_FREE
 from ...buffer.board.reason import Reason, ReasonCode, because
 from ...buffer.board.version import BoardState, DraftVersion, VersionState
 from ...buffer.board.version_board import VersionBoard
@@ -130,7 +131,8 @@ def deliver(
     except StoreUnavailable:
         _put_back(board, judged, promotion)  # which needs no store
         raise
-    has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
+    kept = (entry.trace for outcome in KEPT for entry in claimed[outcome])
+    has_trees = any(trace.is_tree and trace.draft_version != MODEL_FREE for trace in kept)
     must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
     _carry_out(config, board, number=version.number, judged=judged, promotion=promotion, must_canary=must_canary)
     return version

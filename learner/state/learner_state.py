@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from ...buffer.board.counters import MODEL_FREE
 from ...buffer.board.version import BoardState, DraftVersion, VersionState
 from ...buffer.stream.trace import DraftTrace
 from ...buffer.stream.trace_buffer import TraceBuffer, TraceEntry, entry_order
@@ -312,7 +313,8 @@ class LearnerState:
 
         When the number changes, weights and learning-rate regime (cold or warm) stay; the optimiser starts afresh.
         """
-        widths = [entry.trace.rounds.drafted.shape[1] for entry in entries if len(entry.trace.rounds)]
+        drafted = [entry.trace for entry in entries if entry.trace.draft_version != MODEL_FREE]
+        widths = [trace.rounds.drafted.shape[1] for trace in drafted if len(trace.rounds)]
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
             self.trainer.target_versions = self.targets.trained

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...buffer.board.counters import MODEL_FREE
 from ...buffer.stream.trace import DraftTrace
 from ..readings.ratio_sums import ratio_standard_error
 from .drafter import Drafter, is_replayable, judged_tokens, mean_drafts, rounds_needed
@@ -78,7 +79,9 @@ class ModelFree:
         tokens = 0
         for trace in traces:
             tokens += len(trace.prefix) + len(trace.tokens)
-            if not is_replayable(trace):
+            if trace.draft_version == MODEL_FREE:
+                self._left_out["served without a model"] += 1
+            elif not is_replayable(trace):
                 self._left_out["rounds without drafts, or accept thresholds"] += 1
             elif tokens > MOST_TOKENS:
                 self._left_out["more than one learning round replays"] += 1

@@ -54,7 +54,7 @@ def accept_series(
         if 0 <= last < stretches and later.served is not None:
             served = _between(earlier, later)
             found[last].append(served)
-            drafts[last] = later.draft
+            drafts[last] = drafts[last] if later.draft is None else later.draft
             for index in range(max(0, first + 1), last):
                 lent[index].append(served)
                 drafts[index] = later.draft if drafts[index] is None else drafts[index]

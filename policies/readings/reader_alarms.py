@@ -42,7 +42,8 @@ def name_taken(wanted: str, holder_host: str, setting: str) -> Alarm:
 def drafts_apart(drafts: Mapping[str, int | None], live: int | None, *, for_s: float, is_canary: bool) -> Alarm | None:
     """Replicas that do not draft with the live version though nothing on the board moved for `for_s` seconds.
 
-    `drafts` holds what every live replica drafts with. A canary drafts on one replica alone, so nothing is said then.
+    `drafts` holds what every live replica that has a draft drafts with. A canary drafts on one replica alone, so
+    nothing is said then.
     """
     others = {name: number for name, number in sorted(drafts.items()) if number != live}
     if live is None or is_canary or for_s < APART_S or not others:

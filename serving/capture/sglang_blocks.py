@@ -1,7 +1,6 @@
 """Hooks of DFLASH, whose worker drafts a block, verifies it and keeps the features in one call.
 
-They tell capture, on the entry rank, what it hears of EAGLE's worker step by step. None raises; three faults in a row
-(serving/breaker.py) end capture.
+They tell capture, on the entry rank, what it hears of EAGLE's worker step by step.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +10,8 @@ from typing import Any
 import torch
 
 from .. import hook_targets
-from ..breaker import Breaker
 from .sglang_capture import SglangCapture, attach
+from .sglang_forwards import SglangForwards
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,23 +27,16 @@ class _Verified:
     tree_topk: int = 1
 
 
-class SglangBlocks:
+class SglangBlocks(SglangForwards):
     """Hook bodies for the scheduler thread of every rank."""
 
+    algorithm = "DFLASH"
+
     def __init__(self, *before: Callable[[Any, Any], None]) -> None:
-        """Each of `before` is told of the worker and the batch of every forward, and must not raise."""
-        self._before = before
-        self._breaker = Breaker(what="following DFLASH")
-        self._capture: SglangCapture | None = None
-        self._batch: Any = None  # of the forward that runs
-        self._is_prefill = False
+        """As SglangForwards."""
+        super().__init__(*before)
         self._accepted: tuple[_Verified, torch.Tensor] | None = None  # its block, and tokens committed by request
         self._verified: _Verified | None = None  # the same block, once capture has seen it
-
-    def follow(self, capture: SglangCapture, breaker: Breaker) -> None:
-        """On the entry rank: tell `capture` too, whose `breaker` counts the faults from here on."""
-        self._capture = capture
-        self._breaker = breaker
 
     def hooks(self) -> dict[str, tuple[str, Callable[..., Any]]]:
         """What to install."""
@@ -65,18 +57,6 @@ class SglangBlocks:
             processor.defer_verify_gather = False
             worker._target_logits_processor = None  # noqa: SLF001 - no public API
 
-    def around_forward(self, forward: Callable[..., Any], worker: Any, batch: Any, *rest: Any, **named: Any) -> Any:
-        """AROUND DFlashWorkerV2.forward_batch_generation(batch, ...), of a prefill or of a block."""
-        for told in self._before:
-            told(worker, batch)
-        self._quietly(self._begin, batch)
-        try:
-            result = forward(worker, batch, *rest, **named)
-            self._quietly(self._end, result)
-        finally:
-            self._batch = self._accepted = self._verified = None
-        return result
-
     def after_accept(self, result: Any, _worker: Any, *_: Any, **named: Any) -> None:
         """AFTER _accept_block(candidates=, next_token_logits=, ...) -> (drafts accepted, tokens committed, ...)."""
         if self._capture is not None:
@@ -86,10 +66,6 @@ class SglangBlocks:
         """BEFORE _append_target_hidden_to_draft_kv_by_loc(target_hidden=, ...), of a prefill or of a verified block."""
         if self._capture is not None and self._batch is not None:
             self._quietly(self._keep, self._capture, worker, named)
-
-    def _begin(self, batch: Any) -> None:
-        self._batch = batch
-        self._is_prefill = batch.forward_mode.is_extend()
 
     def _accept(self, result: Any, named: Mapping[str, Any]) -> None:
         candidates_BJ = named["candidates"]
@@ -113,23 +89,12 @@ class SglangBlocks:
         self._verified = block
 
     def _end(self, result: Any) -> None:
-        if self._capture is None:
-            return
-        if self._is_prefill:
-            self._capture.after_prefill(result)
-        elif self._verified is not None and self._verified.auxiliary_device_output is not None:
+        super()._end(result)
+        if self._verified is not None and self._verified.auxiliary_device_output is not None:
             attach(result.logits_output, self._verified.auxiliary_device_output)
 
-    def _quietly(self, body: Callable[..., None], *arguments: Any) -> None:
-        """Without raising, and without a forward that nobody counts: requests whose tokens are not seen are lost."""
-        if self._breaker.reason:
-            return
-        try:
-            body(*arguments)
-        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
-            self._breaker.note("a forward of DFLASH", fault)
-            if self._capture is not None and self._batch is not None:
-                self._breaker.guard(self._capture.lose_batch)(self._batch)
+    def _forget(self) -> None:
+        self._batch = self._accepted = self._verified = None
 
 
 def committed_nodes(committed_B: torch.Tensor, width: int) -> torch.Tensor:

@@ -268,7 +268,7 @@ class SglangCapture:
 
 def _has_probs(chosen: Chosen, verify_input: Any) -> bool:
     """Whether the chances of what was drafted are known, and matter to a captured request."""
-    return verify_input.draft_probs is not None and not all(chosen.is_greedy)
+    return getattr(verify_input, "draft_probs", None) is not None and not all(chosen.is_greedy)  # NGRAM has none
 
 
 def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit, ...]:

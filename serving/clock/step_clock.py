@@ -96,14 +96,14 @@ class StepClock:
             self._breaker.note("the launch of a step", fault)
 
     def before_block(self, worker: Any, batch: Any) -> None:
-        """BEFORE DFlashWorkerV2.forward_batch_generation, of a prefill or of a step, which drafts a whole block."""
+        """BEFORE forward_batch_generation of DFLASH or NGRAM, of a prefill or of a step, which drafts all it can."""
         if self._breaker.reason:
             return
         try:
             if batch.forward_mode.is_extend():
                 self.before_forward(worker, batch)
             elif batch.reqs and not batch.forward_mode.is_idle():
-                self._launch(len(batch.reqs), worker.block_size - 1)
+                self._launch(len(batch.reqs), worker.speculative_num_draft_tokens - 1)
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
             self._breaker.note("the launch of a block", fault)
 

@@ -8,7 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from .. import config
 from ..cpu_host.config import is_wanted_here
 from ..cpu_host.defaults import is_accelerator_present, unserved
 from ..hook_targets import missing_targets
-from ..sglang_speculation import check_speculation, draft_steps, drafts_blocks, why_replay_is_no_proof
+from ..sglang_speculation import check_speculation, draft_steps, drafts_blocks, has_draft_model, why_replay_is_no_proof
 from ..supported_release import check_release
 from . import sglang_quantisation
 from .server import NO_REDIS_URL
@@ -48,6 +48,8 @@ def examine(flags: Sequence[str], settings: config.ServingConfig) -> Iterator[Fi
     server_args = None
     if flags:
         server_args = yield from _resolved(flags)
+        if server_args and not has_draft_model():
+            settings = replace(settings, capture_features=False)  # as the plugin does
     for topic, look in _BY_SERVER.items():
         if flags and server_args is None:
             yield Finding(topic, Level.UNKNOWN, "cannot tell while SGLang refuses the flags")
@@ -150,6 +152,8 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     from ..swap.staging import read_layout
 
     spec = get_spec()
+    if not has_draft_model():
+        return Finding("swap", Level.NOTE, "off: NGRAM drafts without a model, so there is no draft to replace")
     if not spec.speculative_draft_model_path:
         return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
     try:
@@ -227,8 +231,9 @@ def _pacing(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.runtime_context import get_parallel, get_spec
 
     spec = get_spec()
-    if drafts_blocks():
-        return Finding("pacing", Level.NOTE, f"off: every round drafts a whole block, {draft_steps()} tokens (DFLASH)")
+    if drafts_blocks() or not has_draft_model():
+        every = f"every round drafts all it can, up to {draft_steps()} tokens ({spec.speculative_algorithm})"
+        return Finding("pacing", Level.NOTE, f"off: {every}")
     if not spec.speculative_adaptive:
         steps = spec.speculative_num_steps
         allowed = "--speculative-adaptive allows it"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...buffer.board.counters import MODEL_FREE
 from ...buffer.board.member_status import SwapSaid
 from ...buffer.board.weights_file import WEIGHTS_FILE, sha256_of
 from ...buffer.drafts.single_file import draft_folder
@@ -66,6 +67,11 @@ class RankSwap:
         self._live: SglangDraft | None = None
         self._layout: DraftLayout | None = None
 
+    def refuse(self, reason: str) -> None:
+        """There is no draft here to swap: for the time before SGLang builds its dispatcher."""
+        self.draft_version = MODEL_FREE
+        self.fault = reason
+
     def running(self) -> list[Any]:
         """SGLang's running requests; any thread may ask. Empty before there is a scheduler, and on a fault."""
         try:
@@ -93,6 +99,8 @@ class RankSwap:
         """
         try:
             self._register(scheduler)
+            if self.draft_version == MODEL_FREE:
+                return
             self._bind(scheduler)
             fault = ""
         except Exception as own:  # an exception leaving a hook would kill SGLang's scheduler

@@ -53,7 +53,7 @@ class SglangTokens:
         }
 
     def before_block(self, worker: Any, batch: Any) -> None:
-        """BEFORE DFlashWorkerV2.forward_batch_generation, of a prefill too."""
+        """BEFORE forward_batch_generation of DFLASH or NGRAM, of a prefill too."""
         self._batch = batch
         self.before_forward(worker, batch)
 
@@ -178,7 +178,7 @@ class SglangTokens:
 def _paths(verify_input: Any, rows: list[int], device: Any) -> list[torch.Tensor]:
     """The way to every node, of each of these requests. Of trees alone, the host waits for the draft."""
     width = verify_input.draft_token_num
-    if verify_input.topk == 1:  # as `tree_topk`, which DFLASH's input has not
+    if getattr(verify_input, "tree_topk", 1) == 1:  # DFLASH's input has none
         return [chain_paths(width, device)] * len(rows)
     children = verify_input.retrieve_next_token.tolist()
     siblings = verify_input.retrieve_next_sibling.tolist()

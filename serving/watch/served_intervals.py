@@ -7,6 +7,7 @@ So a level says of which two it is.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from ...buffer.stream.trace import NO_DRAFT
 from ...policies.acceptance import Tally
 from ...policies.guard import GuardInput, GuardLimits
 from ..wire.request_forward import RequestVerify
@@ -62,7 +63,7 @@ class ServedIntervals:
         self._requests[verify.request_id] += 1
         self._accepted += verify.accepted
         self._rounds += 1
-        self._drafts.update(verify.drafted.tolist())
+        self._drafts.update(token for token in verify.drafted.tolist() if token != NO_DRAFT)
         self._committed.update(verify.commit.tokens)
 
     def is_full(self, limits: GuardLimits) -> bool:

@@ -26,7 +26,6 @@ from paceline.buffer.board.member_status import (
     RefusalSaid,
     RequestSaid,
     ScheduleSaid,
-    Speculation,
     StretchesSaid,
     SwapSaid,
     TargetSaid,
@@ -37,6 +36,7 @@ from paceline.buffer.board.member_status import (
     read_status,
 )
 from paceline.buffer.board.reason import ReasonCode, because
+from paceline.buffer.board.speculation import Speculation
 
 GOLDEN = Path(__file__).parent / "golden"
 COUNTERS = Counters(at=1000.0, boot="b1", traces=TraceCounters(captured=12))

@@ -54,6 +54,13 @@ def test_after_its_time_it_names_who_has_not_taken_it_and_why(board, clock):
     assert found.sentence().splitlines()[1:] == ["replica:a drafts with version 1", last]
 
 
+def test_it_does_not_wait_for_a_server_that_drafts_without_a_model(board, clock):
+    drafts(board, "a", 1)()
+    drafts(board, "b", None, server={"speculation": {"algorithm": "NGRAM"}})()
+    found = waited(board, clock)
+    assert (found.is_complete, found.drafting, clock[0]) == (True, ("replica:a",), 0.0)
+
+
 def test_it_does_not_wait_where_no_server_is_alive(board, clock):
     drafts(board, "a", 1, ended=True)()
     found = waited(board, clock)

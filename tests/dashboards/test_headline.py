@@ -2,11 +2,13 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from fleet import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
 from paceline.buffer.board.counters import DraftPositions
 from paceline.buffer.finding import Level
+from paceline.dashboards.alarm_lines import standing_and_recent
 from paceline.dashboards.answer import answer, finding_text
 from paceline.dashboards.by_start import CONTEXT_BUCKETS, OUTPUT_BUCKETS
 from paceline.policies.readings.definitions import DEFINITIONS
@@ -117,6 +119,21 @@ def test_the_traffic_of_now_is_of_the_last_minute_where_it_holds_enough_requests
 def test_a_live_draft_that_no_server_has_is_not_fresh():
     others = snapshot(replica_a=replica(draft_version=0), replica_b=replica(), learner_l=learner())
     assert "drafts on 1 of 2 servers (replica:a with 0); " in said(others, "fresh")[1]
+
+
+def test_a_server_that_drafts_without_a_model_is_no_laggard():
+    named = {"algorithm": "NGRAM", "adaptive": False, "num_steps": 11, "eagle_topk": 10, "num_draft_tokens": 12}
+    table = replica(draft_version=None, server={"speculation": named})
+    seen = accepting(a=12, b=5)
+    seen = replace(seen, members=seen.members | {"replica:b": table})
+    assert "drafts on 1 of 1 servers, 1 without a model; " in said(seen, "fresh")[1]
+    assert "least on" not in said(seen, "faster")[1]
+    assert standing_and_recent(seen) == []
+    assert [row.doing for row in answer(seen).rows if row.member == "replica:b"] == [
+        "capture on, drafts without a model, accept length 1.55"
+    ]
+    alone = snapshot(histories={"replica:a": history(24.0, plain_steps=0)}, replica_a=table, learner_l=learner())
+    assert said(alone, "faster")[1].startswith("not shown: 0.25x .. 3.00x plain decoding")  # 3 of 12 tokens verified
 
 
 def accepting(**lengths):

@@ -49,7 +49,7 @@ class Rig:
 
     folder: Path
     target: Path
-    draft: Path
+    draft: Path | None  # None: it drafts without a model
     redis: Service
     redis_url: str
     port: int
@@ -97,15 +97,15 @@ CHAIN = (
 )  # fmt: skip
 
 
-def flags(target: Path, draft: Path, chain: Iterable[str] = CHAIN) -> list[str]:
-    """SGLang's flags of the shared server."""
+def flags(target: Path, draft: Path | None, chain: Iterable[str] = CHAIN) -> list[str]:
+    """SGLang's flags of the shared server; without a draft, `chain` has to say how it speculates."""
+    named = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)] if draft else []
     return [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning",
         "--max-total-tokens", str(KV_TOKENS), "--max-running-requests", "8", "--context-length", "1024",
-        "--chunked-prefill-size", str(CHUNK_TOKENS), "--speculative-algorithm", "EAGLE3",
+        "--chunked-prefill-size", str(CHUNK_TOKENS), *named, *chain,
         # Admits requests without keeping room for what they will generate, however far apart they arrive.
-        "--schedule-conservativeness", "0.1",
-        "--speculative-draft-model-path", str(draft), *chain, "--chat-template", "chatml",
+        "--schedule-conservativeness", "0.1", "--chat-template", "chatml",
     ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def killed_at_the_end(server: Service) -> Iterator[Service]:
 
 @contextmanager
 def running(
-    models: tuple[Path, Path], folder: Path, more: list[str], env: dict[str, str], chain: Iterable[str] = CHAIN
+    models: tuple[Path, Path | None], folder: Path, more: list[str], env: dict[str, str], chain: Iterable[str] = CHAIN
 ) -> Iterator[Rig]:
     """A server and a Redis of their own, with `more` flags and settings than the shared ones."""
     target, draft = models

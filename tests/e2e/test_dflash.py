@@ -124,7 +124,7 @@ def test_the_doctor_says_what_happens_with_blocks(served, draft, tmp_path):
     assert found["capture"] == ("ok", "on, for 100% of requests")
     assert found["swap"][0] == found["replay"][0] == "ok"
     assert found["answers"][0] == "ok"
-    assert found["pacing"] == ("note", f"off: every round drafts a whole block, {STEPS} tokens (DFLASH)")
+    assert found["pacing"] == ("note", f"off: every round drafts all it can, up to {STEPS} tokens (DFLASH)")
     assert "3096 bytes" in found["traffic"][1]  # three layers of 256 float32, and 24 bytes
     refused = doctor(*given, "--speculative-num-draft-tokens", "4", **env)
     assert f"got blocks of 4 (--speculative-num-draft-tokens), expected {BLOCK}" in refused["capture"][1]

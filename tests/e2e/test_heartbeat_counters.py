@@ -7,9 +7,9 @@ from importlib.metadata import version
 
 import pytest
 from paceline.buffer.board.counters import CONTEXT_STARTS, OUTPUT_STARTS, counters_of
-from paceline.buffer.board.member_status import Speculation
 from paceline.buffer.board.redis_board import RedisVersionBoard
 from paceline.buffer.board.redis_members import speculators
+from paceline.buffer.board.speculation import Speculation
 from paceline.buffer.code_version import code_version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_client import connect

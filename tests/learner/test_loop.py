@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
+from paceline.buffer.board.counters import MODEL_FREE
 from paceline.buffer.board.member_status import MemberStatus, RequestSaid, StretchesSaid
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
@@ -267,17 +268,19 @@ def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(ho
     assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
 
 
-@pytest.mark.parametrize(("is_tree", "turn_s"), [(True, 0.0), (True, 30.0), (False, 0.0)])
-def test_a_winner_on_traces_of_trees_is_never_live_without_a_canary(
-    house, monkeypatch: pytest.MonkeyPatch, is_tree: bool, turn_s: float
+@pytest.mark.parametrize(
+    ("is_tree", "turn_s", "drafter"), [(True, 0.0, 0), (True, 30.0, 0), (False, 0.0, 0), (True, 0.0, MODEL_FREE)]
+)
+def test_a_winner_on_trees_of_a_draft_is_never_live_without_a_canary(
+    house, monkeypatch: pytest.MonkeyPatch, is_tree: bool, turn_s: float, drafter: int
 ) -> None:
     beat_alone(house.board, turn_s)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
-    house.send(is_tree=is_tree, replay_exact=not is_tree)
+    house.send(is_tree=is_tree, replay_exact=not is_tree, draft_version=drafter)
     house.learner(canary_limit_s=1e12).learn_once()
     expected = VersionState.CANARY if turn_s else VersionState.REFUSED
     state = house.board.read()
-    assert (state.rows[1].state, state.live) == ((expected, 0) if is_tree else (VersionState.LIVE, 1))
+    assert (state.rows[1].state, state.live) == ((expected, 0) if is_tree and drafter == 0 else (VersionState.LIVE, 1))
 
 
 def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_until_it_is_decided(
@@ -355,6 +358,8 @@ def test_the_trainer_takes_over_the_draft_steps_of_the_server(house) -> None:
     house.send()
     learner.learn_once()
     house.send(steps=5)
+    learner.learn_once()
+    house.send(steps=7, draft_version=MODEL_FREE)  # as deep as no draft that learns is
     learner.learn_once()
     assert learner._state.trainer.plan.steps == 5
     assert house.learner(draft_steps=2).learn_once().kind is LearningKind.IDLE

@@ -11,6 +11,7 @@ import pytest
 from conftest import TraceMaker, build_trace
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.buffer.board.counters import MODEL_FREE
 from paceline.buffer.stream.trace import DraftTrace, VerdictRule, VerifyRounds
 from paceline.policies.model_free import comparison
 from paceline.policies.model_free.comparison import ModelFree
@@ -159,6 +160,8 @@ def test_rounds_without_drafts_and_lowered_thresholds_are_left_out(make_trace: T
     found = model_free([replace(trace, verdict_rule=VerdictRule.THRESHOLDS)])
     assert found.by_label == []
     assert found.left_out == {"rounds without drafts, or accept thresholds": 1}
+    found = model_free([replace(trace, draft_version=MODEL_FREE)])  # no draft served it that could be compared
+    assert (found.by_label, found.left_out) == ([], {"served without a model": 1})
 
 
 def test_so_many_tokens_are_replayed_of_one_claim(make_trace: TraceMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from paceline.buffer.board.member_status import ArmSaid, TrialSaid
 from paceline.buffer.board.reason import ReasonCode
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.errors import BufferUnavailable, DecodeError
+from paceline.buffer.stream.trace import NO_DRAFT
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.policies.verdict_words import sentence
 from paceline.serving.wire.request_forward import Commit
@@ -262,7 +263,13 @@ def test_traffic_that_no_draft_knows_costs_one_rollback_and_no_later_version_and
 
 @pytest.mark.guarantee("alarm-degenerate-draft")
 @pytest.mark.parametrize(
-    ("drafted", "text", "is_out"), [((9, 9, 9), 5, True), ((9, 8, 7), 5, False), ((9, 9, 9), 9, False)]
+    ("drafted", "text", "is_out"),
+    [
+        ((9, 9, 9), 5, True),
+        ((9, 8, 7), 5, False),
+        ((9, 9, 9), 9, False),
+        ((9, 8, 7, *[NO_DRAFT] * 57), 5, False),  # a tree's path has no drafts after its end
+    ],
 )
 def test_a_draft_that_proposes_one_token_whatever_the_text_is_rolled_back(drafted, text, is_out):
     fleet = Fleet(GuardLimits(min_rounds=50))

@@ -64,6 +64,25 @@ def test_of_a_tree_the_accepted_path_and_the_first_rejected_child_are_kept(seed,
     assert NO_DRAFT == -1
 
 
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_places_that_ngram_had_no_draft_for_are_no_drafts_unless_accepted(seed):
+    rng = random.Random(seed)
+    found = rng.choice([0, 0, 1, 4])  # drafts, each after the one before it; leaves of token 0 below the root follow
+    tokens = [7, *(rng.randrange(1, 1000) for _ in range(found)), *[0] * (WIDTH - 1 - found)]
+    parents = [-1, *range(found), *[0] * (WIDTH - 1 - found)]
+    path = rng.choice([[*range(rng.randint(0, found) + 1)], [0, WIDTH - 1]])  # the target agrees with some, or says 0
+    child = [next((n for n in range(WIDTH) if parents[n] == node), -1) for node in range(WIDTH)]
+    verify_input = SimpleNamespace(
+        draft_token_num=WIDTH, tree_topk=-1, retrieve_next_token=torch.tensor([child]), draft_token=torch.tensor(tokens)
+    )
+    index = torch.tensor([path + [-1] * (WIDTH - len(path))])
+    nodes = tree_path(torch.tensor([len(path)]), index, verify_input)
+    rejected = [child[path[-1]]] if child[path[-1]] >= 0 and found else []
+    wanted = [tokens[node] for node in [*path, *rejected]]
+    assert tokens_on(nodes, verify_input.draft_token)[0].tolist() == wanted + [-1] * (WIDTH - len(wanted))
+
+
 def chance(logits, temperature, token):
     weights = np.exp((logits - logits.max()) / temperature)
     return float(np.log(weights[token] / weights.sum()))

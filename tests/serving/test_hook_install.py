@@ -130,7 +130,7 @@ def double(monkeypatch):
         "target": hooking(FOLLOWING),
         "catch_up": hooking(CATCH_UP, refuse=refused.append),
         "tokens": hooking(TOKENS, fault="", block_hooks=lambda: dict.fromkeys(in_blocks, ("around", None))),
-        "blocks": hooking(BLOCKS, follow=lambda *told: followed.append(told)),
+        "forwards": hooking(BLOCKS, follow=lambda *told: followed.append(told), algorithm="DFLASH"),
     }
     parts = {"swap": part, "capture": part, "pacing": part, "clock": StepClock()}
     made = SimpleNamespace(**followers, **parts, starts=0, hooks={}, followed=followed, refused=refused)
@@ -321,7 +321,21 @@ def test_blocks_are_followed_in_their_own_worker_and_capture_hears_of_them_on_th
     assert double.hooks.keys() == FOLLOWING | SWAPPING | BLOCKS | results | tokens
     assert set(double.hooks) < set(hook_targets.TARGETS)
     assert double.followed == ([(double.capture, breaker)] if is_entry else [])
-    assert double.refused == ["the server drafts whole blocks (DFLASH), so it always drafts"]
+    assert double.refused == ["the server drafts all it can in every round (DFLASH)"]
+
+
+def test_without_a_model_rounds_come_as_those_of_eagle_do_and_no_hidden_states_are_kept(double, resolved, caplog):
+    resolved["speculative_algorithm"] = "NGRAM"
+    double.forwards.hooks = lambda: {hook_targets.NGRAM_FORWARD: ("around", None)}
+    breaker = Breaker()
+    settings = plugin._with_kept_states(SETTINGS)
+    plugin._install(settings, breaker, is_entry_rank=True)
+    results = CLOCK - {hook_targets.FORWARD, hook_targets.ACTIVATE_STEP}
+    assert double.hooks.keys() == FOLLOWING | SWAPPING | results | TOKENS | {hook_targets.NGRAM_FORWARD}
+    assert double.followed == [(double.capture, breaker)]
+    assert double.tokens.after_verify is double.capture.after_verify
+    assert (settings.capture_features, breaker.reason) == (False, "")
+    assert "traces hold tokens alone, as by PACELINE_CAPTURE_FEATURES=0" in caplog.text
 
 
 @pytest.mark.guarantee("target-updated")

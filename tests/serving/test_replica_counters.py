@@ -17,10 +17,10 @@ from paceline.buffer.board.member_status import (
     MemberStatus,
     ProcessSaid,
     RefusalSaid,
-    Speculation,
     SwapSaid,
     TracesSaid,
 )
+from paceline.buffer.board.speculation import Speculation
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.clock.step_cells import StepCells

@@ -50,7 +50,7 @@ def batch_of(name, requests, *, is_extend=False):
     return SimpleNamespace(name=name, reqs=[None] * requests, forward_mode=mode)
 
 
-WORKER = SimpleNamespace(block_size=4)
+WORKER = SimpleNamespace()
 CANDIDATES = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
 COMMITTED = torch.tensor([3, 1], dtype=torch.int32)
 

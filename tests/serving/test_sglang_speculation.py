@@ -18,6 +18,7 @@ from paceline.serving.sglang_speculation import (
     draft_steps,
     drafts_blocks,
     flags,
+    has_draft_model,
     has_draft_of_its_own,
     why_replay_is_no_proof,
 )
@@ -104,6 +105,17 @@ def test_blocks_are_captured_and_replayed_and_counted_by_their_places(blocks):
     blocks["speculative_algorithm"] = "EAGLE3"
     assert not drafts_blocks()
     assert draft_steps() == flags().num_steps == 1
+
+
+def test_without_a_model_trees_are_captured_and_hide_nothing_of_a_draft(resolved):
+    resolved |= {
+        "speculative_algorithm": "NGRAM", "speculative_eagle_topk": 10, "speculative_num_steps": 1,
+        "speculative_num_draft_tokens": 12, "speculative_draft_model_path": None,
+    }  # fmt: skip
+    check_speculation()
+    assert not has_draft_model()
+    assert draft_steps() == flags().num_steps == 11
+    assert why_replay_is_no_proof() == ""
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_no_fault_of_a_hook_leaves_it_and_a_few_far_apart_stop_nothing(fault, ca
 def test_a_step_of_blocks_is_one_of_as_many_drafts_as_a_block_has_beside_its_root():
     engine = Engine()
     reqs = [Req(9), Req(9)]
-    worker = SimpleNamespace(block_size=8)
+    worker = SimpleNamespace(speculative_num_draft_tokens=8)
     engine.clock.before_block(worker, SimpleNamespace(forward_mode=EXTEND))
     engine.prefilled(reqs)
     mode = SimpleNamespace(is_extend=lambda: False, is_idle=lambda: False)

@@ -63,7 +63,7 @@ def verify(reqs, seed, tree=None):
     children, siblings = (torch.tensor([row] * len(reqs)) for row in tree or ([-1] * width, [-1] * width))
     info = SimpleNamespace(acc_additive_penalties=torch.zeros(len(reqs), V), acc_scaling_penalties=None)
     verified = SimpleNamespace(
-        draft_token=drafts.flatten().int(), draft_token_num=width, topk=2 if tree else 1,
+        draft_token=drafts.flatten().int(), draft_token_num=width, tree_topk=2 if tree else 1,
         retrieve_next_token=children, retrieve_next_sibling=siblings,
     )  # fmt: skip
     return verified, SimpleNamespace(reqs=reqs, device="cpu", sampling_info=info), logits, drafts

@@ -2,7 +2,7 @@
 
 import math
 
-from ....buffer.board.counters import OLDER_DRAFTS
+from ....buffer.board.counters import MODEL_FREE, OLDER_DRAFTS
 from ....buffer.board.version import OTHER_LABELS
 from .amounts import Rounds
 
@@ -34,5 +34,5 @@ def label_name(label: str) -> str:
 
 
 def draft_name(draft: int) -> str:
-    """A draft by its number, or what stands for several."""
-    return "older drafts" if draft == OLDER_DRAFTS else f"draft {draft}"
+    """A draft by its number, or what stands for several, or for none."""
+    return {OLDER_DRAFTS: "older drafts", MODEL_FREE: "drafts without a model"}.get(draft, f"draft {draft}")

@@ -5,6 +5,7 @@ import pytest
 from fleet import NOW, board, learner, replica, requests, snapshot, steps, version
 from paceline.buffer.board.counters import (
     LENGTH_EDGES,
+    MODEL_FREE,
     OLDER_DRAFTS,
     STEP_MS_EDGES,
     Counters,
@@ -136,12 +137,13 @@ def test_the_newest_eight_drafts_and_what_drafts_now_have_their_own_series() -> 
     counted.draft = 3
     rows = [ServedCell(draft=number, label="", kind="greedy", rounds=1 + number) for number in range(12)]
     rows.append(ServedCell(draft=OLDER_DRAFTS, label=OTHER_LABELS, kind="greedy", rounds=1000))
+    rows.append(ServedCell(draft=MODEL_FREE, label="", kind="greedy", rounds=7))
     counted.served.cells = rows
     found = scrape(snapshot(board(12), replica_a=replica(counters=counted)))
     own = {"3", "5", "6", "7", "8", "9", "10", "11"}
-    assert labels_of(found, "paceline_draft_verify_rounds_total", "draft") == own | {"older"}
+    assert labels_of(found, "paceline_draft_verify_rounds_total", "draft") == own | {"older", "no model"}
     assert value(found, "paceline_draft_verify_rounds_total", draft="older") == 1000 + 1 + 2 + 3 + 5
-    assert value(found, "paceline_verify_rounds_total") == 1000 + sum(range(1, 13))
+    assert value(found, "paceline_verify_rounds_total") == 1007 + sum(range(1, 13))
     assert labels_of(found, "paceline_draft_info", "draft") == own
 
 
