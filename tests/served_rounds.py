@@ -19,8 +19,8 @@ def prefill(name, label="", kind="greedy", finish=""):
     return RequestPrefill(name, 0, "0", facts, 0, np.arange(3), NO_ROWS, FeatureDtype.FLOAT32, commit)
 
 
-def verify(name, draft, accepted, width=3, finish="", tokens=(1,), is_tree=False, drafted=None, output=1, root=3):
+def verify(name, draft, accepted, width=3, finish="", tokens=(1,), tree=None, drafted=None, output=1, root=3):
     drafted = np.ones(width, np.int32) if drafted is None else np.asarray(drafted, np.int32)
     rows = NO_IDS, NO_LOGPROBS, NO_ROWS
     commit = Commit(output, tokens, finish)
-    return RequestVerify(name, draft, "0", root, 7, drafted, accepted, *rows, FeatureDtype.FLOAT32, commit, is_tree)
+    return RequestVerify(name, draft, "0", root, 7, drafted, accepted, *rows, FeatureDtype.FLOAT32, commit, tree)

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...buffer.stream.trace import TreeShape
 
-def is_tree(verify_input: Any) -> bool:
-    """Whether more than one draft may follow a node."""
-    return bool(verify_input.tree_topk != 1)
+
+def tree_of(accept_index: Tensor, verify_input: Any) -> TreeShape | None:
+    """How the trees grew; None of chains."""
+    topk = verify_input.tree_topk
+    return None if topk == 1 else TreeShape(accept_index.shape[1] - 1, topk, verify_input.draft_token_num)
 
 
 def tree_path(accept_lens: Tensor, accept_index: Tensor, verify_input: Any) -> Tensor:

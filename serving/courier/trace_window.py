@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.stream.feature_rows import NO_SCALES, quantised
-from ...buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
+from ...buffer.stream.trace import (
+    NO_DRAFT,
+    DraftTrace,
+    FeatureDtype,
+    Float32s,
+    Int32s,
+    TreeShape,
+    VerifyRounds,
+    no_tokens,
+)
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 
@@ -31,7 +40,7 @@ class TraceWindow:
     features: list[npt.NDArray[Any]] = field(default_factory=list)
     feature_rows: int = 0
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
-    is_tree: bool = False
+    tree: TreeShape | None = None
     #: The tokens before the window, where they are known and features are not captured.
     prefix: Int32s = field(default_factory=no_tokens)
 
@@ -143,7 +152,8 @@ def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> 
             feature_dtype=dtype,
             replay_exact=window.replay_exact and len(features) > 0 and not is_quantised,
             finish=finish,
-            is_tree=window.is_tree,
+            is_tree=window.tree is not None,
+            tree=window.tree,
             label=window.facts.label,
             prompt=window.facts.prompt,
             prefix=NO_TOKENS if len(features) else window.prefix,

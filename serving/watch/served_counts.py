@@ -95,7 +95,7 @@ class ServedCounts:
             request.draft = draft
         request.rounds += 1
         request.accepted += verify.accepted
-        drafted = int((verify.drafted >= 0).sum()) if verify.is_tree else len(verify.drafted)
+        drafted = int((verify.drafted >= 0).sum()) if verify.tree else len(verify.drafted)
         self._cells.count(
             draft,
             request.label,

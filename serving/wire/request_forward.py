@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.stream.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
+from ...buffer.stream.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, TreeShape, VerdictRule, no_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class RequestVerify(NamedTuple):
     features: npt.NDArray[Any]  # [accepted + 1, D] of the root and the accepted drafts; [0, 0] when not captured
     feature_dtype: FeatureDtype
     commit: Commit
-    is_tree: bool = False  # `drafted` is what DraftTrace keeps of a tree
+    tree: TreeShape | None = None  # with one, `drafted` is what DraftTrace keeps of it
     committed_logprobs: Float32s | None = None  # [S + 1, 2]: see VerifyRounds
 
 

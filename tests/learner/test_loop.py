@@ -14,7 +14,7 @@ from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
-from paceline.buffer.stream.trace import DraftTrace, VerdictRule
+from paceline.buffer.stream.trace import DraftTrace, TreeShape, VerdictRule
 from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.learner.delivery import delivery
@@ -267,17 +267,17 @@ def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(ho
     assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
 
 
-@pytest.mark.parametrize(("is_tree", "turn_s"), [(True, 0.0), (True, 30.0), (False, 0.0)])
-def test_a_winner_on_traces_of_trees_is_never_live_without_a_canary(
-    house, monkeypatch: pytest.MonkeyPatch, is_tree: bool, turn_s: float
+@pytest.mark.parametrize(("tree", "turn_s"), [(None, 0.0), (None, 30.0), (TreeShape(3, 4, 8), 0.0)])
+def test_a_winner_on_trees_of_an_unknown_shape_is_never_live_without_a_canary(
+    house, monkeypatch: pytest.MonkeyPatch, tree: TreeShape | None, turn_s: float
 ) -> None:
     beat_alone(house.board, turn_s)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
-    house.send(is_tree=is_tree, replay_exact=not is_tree)
+    house.send(is_tree=True, tree=tree, replay_exact=False)
     house.learner(canary_limit_s=1e12).learn_once()
     expected = VersionState.CANARY if turn_s else VersionState.REFUSED
     state = house.board.read()
-    assert (state.rows[1].state, state.live) == ((expected, 0) if is_tree else (VersionState.LIVE, 1))
+    assert (state.rows[1].state, state.live) == ((VersionState.LIVE, 1) if tree else (expected, 0))
 
 
 def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_until_it_is_decided(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.buffer.board.counters import LENGTH_EDGES, MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS
 from paceline.buffer.board.version import OTHER_LABELS
+from paceline.buffer.stream.trace import TreeShape
 from paceline.serving.watch import served_counts
 from paceline.serving.watch.served_cells import MAX_CELLS
 from paceline.serving.watch.served_counts import MAX_SHOWN_CHARS, ServedCounts
@@ -173,8 +174,8 @@ def test_a_draft_that_is_returned_to_is_told_apart_again():
 def test_of_a_tree_the_kept_path_counts():
     counts = ServedCounts()
     counts.add(prefill("r"))
-    counts.add(verify("r", 1, 1, is_tree=True, drafted=[5, 6, -1, -1]))
-    counts.add(verify("r", 1, 2, is_tree=True, drafted=[5, 6, -1, -1]))  # its last node was a leaf
+    counts.add(verify("r", 1, 1, tree=TreeShape(4, 2, 8), drafted=[5, 6, -1, -1]))
+    counts.add(verify("r", 1, 2, tree=TreeShape(4, 2, 8), drafted=[5, 6, -1, -1]))  # its last node was a leaf
     (row,) = counts.counters().positions
     assert (row.tried, row.stood) == ([2, 2], [2, 1])
 
