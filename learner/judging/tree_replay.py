@@ -5,7 +5,8 @@ probability times its parent's score, the K best children of a step's K branches
 the best of all children are verified. A branch is fed the hidden state of its parent, but sees the keys of its own
 place in the steps before, whichever branch was there: SGLang moves no keys.
 
-Axes: B traces, R feature rows, Q rounds, P rounds that go on, K branches, X children of a step, S draft steps.
+Axes: B traces, R feature rows, Q rounds, P rounds that go on, K branches, N branches of all rounds,
+X children, S draft steps.
 """
 
 import torch
@@ -27,16 +28,14 @@ def replay_trees(draft: ChainDraft, batch: Batch, tree: TreeShape) -> Tensor:
     predicted_BQS = batch.predicted(tree.steps).clamp(max=batch.tokens_BT.shape[1] - 1)
     committed_BQS = batch.tokens_BT.gather(1, predicted_BQS.flatten(1)).view_as(predicted_BQS)
     committed_BQS = committed_BQS.masked_fill(~batch.scored_mask(tree.steps), -1)
-    for rows_BQ, block_BQS in zip(batch.rows_BQ.split(width, 1), committed_BQS.split(width, 1), strict=True):
+    for rows_BQ, block_BQS in zip(*(torch.split(x, width, 1) for x in (batch.rows_BQ, committed_BQS)), strict=True):
         chains = draft.begin(batch.tokens_BT, batch.features_BFD, rows_BQ, batch.opens_text_B)
         index_BP, accepted_BP = _accepted(draft, chains, block_BQS, tree)
         runs_BR.scatter_add_(1, rows_BQ.gather(1, index_BP), accepted_BP)
     return runs_BR
 
 
-def _accepted(
-    draft: ChainDraft, chains: DraftChains, committed_BQS: Tensor, tree: TreeShape
-) -> tuple[Tensor, Tensor]:
+def _accepted(draft: ChainDraft, chains: DraftChains, committed_BQS: Tensor, tree: TreeShape) -> tuple[Tensor, Tensor]:
     """Indices (into Q) of the rounds that may have a draft accepted, and how many each has, int64[B, P] both."""
     topk = min(tree.topk, draft.config.draft_vocab_size)
     scores_BQK, tokens_BQK = _children(draft, draft.advance(chains), topk)
@@ -52,7 +51,9 @@ def _accepted(
     committed = [is_committed_BPK]
     for step in range(1, tree.steps):
         chances, children = _children(draft, draft.advance(chains, tokens_BPK.flatten(1)), topk)
-        is_next = (children == committed_BPS[..., step : step + 1].repeat_interleave(topk, 1)).view(*tokens_BPK.shape, -1)
+        is_next = (children == committed_BPS[..., step : step + 1].repeat_interleave(topk, 1)).view(
+            *tokens_BPK.shape, -1
+        )
         scored.append((scores_BPK[..., None] * chances.view(*tokens_BPK.shape, -1)).flatten(2))
         committed.append((is_committed_BPK[..., None] & is_next).flatten(2))
         scores_BPK, chosen_BPK = scored[-1].topk(topk)
@@ -62,7 +63,7 @@ def _accepted(
     scores_BPX = torch.cat(scored, -1)
     best_BPN = scores_BPX.topk(min(tree.nodes - 1, scores_BPX.shape[-1])).indices
     is_verified_BPX = torch.zeros_like(scores_BPX, dtype=torch.bool).scatter(-1, best_BPN, value=True)
-    by_step = zip(is_verified_BPX.split([each.shape[-1] for each in scored], -1), committed, strict=True)
+    by_step = zip(torch.split(is_verified_BPX, [each.shape[-1] for each in scored], -1), committed, strict=True)
     is_accepted = [(is_verified & is_committed).any(-1) for is_verified, is_committed in by_step]
     return index_BP, torch.stack(is_accepted, -1).long().cumprod(-1).sum(-1)
 

@@ -15,7 +15,15 @@ from paceline.buffer.board.event_codec import decode_event, encode_event
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 from paceline.buffer.errors import DecodeError, TraceInvalid
-from paceline.buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, TreeShape, VerdictRule, VerifyRounds
+from paceline.buffer.stream.trace import (
+    NO_DRAFT,
+    DraftTrace,
+    FeatureDtype,
+    Sampling,
+    TreeShape,
+    VerdictRule,
+    VerifyRounds,
+)
 from paceline.buffer.stream.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -59,8 +59,9 @@ def test_a_window_of_trees_is_exact_while_they_grow_alike(topks, is_exact):
     server = ToyServer(5)
     made, _ = assembler()
     trees = [TreeShape(STEPS, topk, 4) for topk in topks]
-    rounds = [server.plain(), *(server.verify()._replace(tree=tree) for tree in trees), server.plain(finish="length")]
-    (trace,) = feed(made, [server.prefill(), *rounds])
+    begun = [server.prefill(), server.plain()]
+    rounds = [server.verify()._replace(tree=tree) for tree in trees]
+    (trace,) = feed(made, [*begun, *rounds, server.plain(finish="length")])
     assert (trace.is_tree, trace.tree, trace.replay_exact) == (True, trees[-1], is_exact)
 
 
