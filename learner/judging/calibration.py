@@ -60,7 +60,7 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts:
 def _compare(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
     counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
     expected = [trace for trace in traces if not why_not_estimated(trace)]
-    runs = replay_traces(draft, counted, steps)
+    runs = replay_traces(draft, counted, steps, only_verdicts=True)
     logprobs = replay_logprobs(draft, expected, steps)
     estimates = [served_beside_expected(trace, logq) for trace, logq in zip(expected, logprobs, strict=True)]
     return [

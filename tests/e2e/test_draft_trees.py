@@ -1,13 +1,19 @@
 """A Llama without flags of speculation, for which SGLang drafts trees: a path of each is captured, and replayed."""
 
+import logging
+from dataclasses import replace
+from time import process_time
+
 import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
 from paceline.buffer.stream.trace import NO_DRAFT, TreeShape, VerdictRule
+from paceline.learner.judging.replay import replay_traces
 from served_drafts import accept_length, assert_replayed_as_served, loader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS, STEPS = 16, 48, 5
@@ -115,6 +121,11 @@ def test_every_round_is_replayed_as_it_was_served_and_another_draft_as_it_would_
     assert [trace.tokens.tolist() for trace in first] == [trace.tokens.tolist() for trace in second]
     assert accept_length(load(folder), first, STEPS) == accept_length(load(folder), second, STEPS)
     assert accept_length(load(folder), first, STEPS) > 1.5 * accept_length(load(tree_rig.draft), first, STEPS)
+    for kind, traces in (("trees", second), ("chains", [replace(trace, tree=None) for trace in second])):
+        before_s = process_time()
+        replay_traces(load(folder), traces, STEPS, only_verdicts=True)
+        per_1000 = 1000 * (process_time() - before_s) / sum(trace.committed_len for trace in traces)
+        log.info("replay of 1000 tokens by %s: %.3f s", kind, per_1000)
 
 
 def test_sampled_rounds_are_replayed_as_they_were_served_too(tree_rig, learned_served):
