@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
+from mtp_targets import glm_of
+from paceline.buffer.drafts.single_file import draft_folder
 from paceline.buffer.stream.trace import NO_DRAFT, TreeShape, VerdictRule
 from paceline.learner.judging.replay import replay_traces
 from served_drafts import accept_length, assert_replayed_as_served, loader
@@ -132,3 +134,13 @@ def test_sampled_rounds_are_replayed_as_they_were_served_too(tree_rig, learned_s
     warm = [trace for _, trace in serve(tree_rig, "warm", temperature=0.8, top_p=0.9).values()]
     assert {trace.verdict_rule for trace in warm} == {VerdictRule.TARGET_ONLY}
     assert_replayed_as_served(loader(tree_rig.target)(learned_served[0]), warm, STEPS, least_rounds=100)
+
+
+def test_trees_of_the_layer_that_a_target_brings_are_replayed_too(models, start_rig, tmp_path):
+    target = glm_of(models[0], tmp_path / "glm")
+    shape = ["--speculative-num-steps", "4", "--speculative-eagle-topk", "3", "--speculative-num-draft-tokens", "8"]
+    more = ["--speculative-algorithm", "NEXTN", "--trust-remote-code", "--disable-radix-cache"]
+    with start_rig((target, target), tmp_path, more, {"PACELINE_CACHE_DIR": str(tmp_path)}, chain=shape) as rig:
+        traces = [trace for _, trace in serve(rig, "layer").values()]
+    assert {trace.tree for trace in traces} == {TreeShape(4, 3, 8)}
+    assert_replayed_as_served(loader(target)(draft_folder(target, tmp_path / "own")), traces, 4, least_rounds=300)
