@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..buffer.stream.trace import NO_DRAFT, DraftTrace, Int32s
+from ..buffer.stream.trace import NO_DRAFT, DraftTrace, Int32s, no_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,17 @@ def identity(trace: DraftTrace, runs: Int32s) -> tuple[int, int]:
     server drafted. Nothing is compared unless the trace is `replay_exact`, nor under a rule that does not decide by
     equality with the committed token; rounds without drafts show nothing either.
     """
+    replayed, served = replayed_and_served(trace, runs)
+    return int((replayed == served).sum()), len(served)
+
+
+def replayed_and_served(trace: DraftTrace, runs: Int32s) -> tuple[Int32s, Int32s]:
+    """Accepted drafts of the rounds that `identity` compares: of the replay, and when served. int32[R] both."""
     if not trace.replay_exact or not trace.verdict_rule.decides_by_equality:
-        return 0, 0
+        return no_tokens(), no_tokens()
     replayed = runs[trace.rounds.starts]
     proposed = proposed_drafts(trace)
-    equal = np.minimum(replayed, proposed) == trace.visible_accepted()
     compared = (replayed >= 0) & (proposed > 0)
-    return int((equal & compared).sum()), int(compared.sum())
+    # Of a tree what was kept says nothing about its depth.
+    capped = np.minimum(replayed, proposed) if trace.tree is None else replayed
+    return capped[compared], trace.visible_accepted()[compared]

@@ -141,12 +141,6 @@ def why_replay_is_no_proof() -> str:
     spec = get_spec()
     if spec.speculative_algorithm is None:
         return ""
-    if spec.speculative_eagle_topk != 1 and has_draft_model():  # else no draft is served here whose rounds differ
-        return (
-            f"SGLang drafts trees (--speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen for this "
-            "model): of each, the accepted path is captured, and replay ranks drafts by the chains that they would "
-            f"make; for replay that is exact start the server with {CHAIN_FLAGS}"
-        )
     rule = _rule_of(spec)
     if rule.decides_by_equality:
         return ""

@@ -40,12 +40,8 @@ def decode_naively(
 
     Each step is fed the token drafted before it, or the tokens of `fed` instead.
     """
-    weights = {name: parameter.detach().double().numpy() for name, parameter in draft.named_parameters()}
+    weights, cache, hidden = read_naively(draft, tokens, features, root)
     head = draft.lm_head.weight.detach().double().numpy()
-    cache: list[tuple[np.ndarray, np.ndarray]] = []
-    for row in range(root):
-        hidden = weights["fc.weight"] @ normed_features(draft, weights, features[row].astype(np.float64))
-        hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden=hidden, position=row)
     drafted = []
     logits = []
     for step in range(steps):
@@ -56,6 +52,16 @@ def decode_naively(
         logits.append(head @ rms(draft, weights["norm.weight"], hidden))
         drafted.append(int(draft.draft_to_target_V[int(logits[-1].argmax())]))
     return drafted, logits
+
+
+def read_naively(draft: Any, tokens: np.ndarray, features: np.ndarray, root: int) -> tuple[dict, list, np.ndarray]:
+    """The draft's weights, its keys and values of every row before the root, and its output of the last one."""
+    weights = {name: parameter.detach().double().numpy() for name, parameter in draft.named_parameters()}
+    cache: list[tuple[np.ndarray, np.ndarray]] = []
+    for row in range(root):
+        hidden = weights["fc.weight"] @ normed_features(draft, weights, features[row].astype(np.float64))
+        hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden=hidden, position=row)
+    return weights, cache, hidden
 
 
 def normed_features(draft: Any, weights: dict[str, np.ndarray], row: np.ndarray) -> np.ndarray:

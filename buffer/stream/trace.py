@@ -10,7 +10,7 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
 - Verified node 0 of a round is its root, node j + 1 its draft j. ``teacher_*[r, n]`` is the target's top-K for
   the token that follows node n, also past the first rejection (there: given the rejected path).
 - Of a round that drafted a tree (`is_tree`), the chain kept is the accepted path and the first child of its last node,
-  if it has one: the draft that was rejected there. The tree's other branches are not kept.
+  if it has one: the draft that was rejected there. The tree's other branches are not kept: `tree` says how they grew.
 - ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
 - ``prefix`` are the request's tokens before ``tokens[0]``: all ``offset`` of them, or none where they are not known.
   They are kept where features are not, since who recomputes features needs all that the target had read.
@@ -30,8 +30,8 @@ from ..errors import TraceInvalid
 from .feature_rows import NO_SCALES, STORED_AS, FeatureDtype, Features, Float32s, as_float32
 
 __all__ = [
-    "NO_DRAFT", "DraftTrace", "FeatureDtype", "Features", "Float16s", "Float32s", "Int32s", "Sampling", "VerdictRule",
-    "VerifyRounds", "no_tokens",
+    "NO_DRAFT", "DraftTrace", "FeatureDtype", "Features", "Float16s", "Float32s", "Int32s", "Sampling", "TreeShape",
+    "VerdictRule", "VerifyRounds", "no_tokens",
 ]  # fmt: skip
 
 Int32s = npt.NDArray[np.int32]
@@ -39,6 +39,9 @@ Float16s = npt.NDArray[np.float16]
 
 #: Pads the drafted row of a round that proposed fewer drafts than the widest one.
 NO_DRAFT = -1
+
+#: Bounds what a trace can make a learner compute.
+MAX_TOPK: Final = 256
 
 #: A client chooses the label, and every trace of the request carries it.
 MAX_LABEL_CHARS: Final = 128
@@ -81,6 +84,20 @@ class Sampling:
     top_k: int = -1  # -1: not limited
     top_p: float = 1.0
     edited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """How SGLang grows the tree of a round. TraceInvalid for one that it would not start with."""
+
+    steps: int  # drafts on the longest path (--speculative-num-steps)
+    topk: int  # branches that go on at every step, and their children that are looked at (--speculative-eagle-topk)
+    nodes: int  # verified, the root among them (--speculative-num-draft-tokens)
+
+    def __post_init__(self) -> None:
+        drafts = self.topk + (self.steps - 1) * self.topk**2
+        if self.steps < 1 or not 1 < self.topk <= MAX_TOPK or not 1 < self.nodes <= drafts + 1:
+            raise TraceInvalid(f"tree: got {self}, expected steps, 2..{MAX_TOPK} branches and 2..{drafts + 1} nodes")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -161,6 +178,7 @@ class DraftTrace:
     replay_exact: bool  # every draft state these rounds used came from these features and this draft version
     finish: str  # why the request ended; empty: it went on after this window
     is_tree: bool = False  # the server drafted trees; see the top of this module
+    tree: TreeShape | None = None  # of a server that drafted trees; None too where it did not say
     label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
     prompt: str = ""  # prompt_key of the whole prompt; empty: the server did not say
     prefix: Int32s = field(default_factory=no_tokens)  # [offset] or [0]; see the top of this module

@@ -5,8 +5,10 @@ holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, 
 The schema number is outside the frame so that a later schema may change everything in it.
 
 Every release from 0.1 on reads what it writes and what the release before it wrote: a change of any field is a schema
-with the next number, and tests/buffer/golden keeps bytes of every schema that is read. So in an upgrade learners come
-before servers; traces that a learner is too old for become dead letters, which are counted and keep their bytes.
+with the next number, and tests/buffer/golden keeps bytes of every schema that is read. A new field that is left out
+where it says nothing is no new schema: readers before it take all traces but those that need it. So in an upgrade
+learners come before servers; traces that a learner is too old for become dead letters, which are counted and keep
+their bytes.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """
@@ -21,7 +23,7 @@ import numpy.typing as npt
 import zstandard
 
 from ..errors import DecodeError, TraceInvalid, decode_reason, unknown_schema
-from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from .trace import DraftTrace, FeatureDtype, Sampling, TreeShape, VerdictRule, VerifyRounds
 from .trace_buffer import TraceEntry
 
 #: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
@@ -58,7 +60,7 @@ class _Rounds(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     committed_logprobs: _Array | None
 
 
-class _Trace(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _Trace(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     trace_id: str
     request_id: str
     replica: str
@@ -78,6 +80,7 @@ class _Trace(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     replay_exact: bool
     finish: str
     is_tree: bool
+    tree: TreeShape | None = None
     label: str
     prompt: str
     prefix: _Array

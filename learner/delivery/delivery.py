@@ -102,8 +102,8 @@ def deliver(
     """Publish the trainer's weights as `number` with the gate's figures and carry out its verdict; None on WAIT.
 
     A winner is refused when the version that was live is not live any more: an operator overrides the gate. It must
-    pass a canary when replay is no proof: where it judged nothing, and where the server drafts trees. A line that was
-    shown to harm is taken out of service: its newest draft is refused, and the reference is live again.
+    pass a canary when replay is no proof: where it judged nothing, and where a trace does not say how its trees grew. A
+    line that was shown to harm is taken out of service: its newest draft is refused, and the reference is live again.
     StoreUnavailable when the store does not take the weights: then nothing was published, and the reference is live
     again all the same.
     """
@@ -132,8 +132,8 @@ def deliver(
         _put_back(board, judged, promotion)  # which needs no store
         raise
     kept = (entry.trace for outcome in KEPT for entry in claimed[outcome])
-    has_trees = any(trace.is_tree and trace.draft_version != MODEL_FREE for trace in kept)
-    must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
+    has_odd_trees = any(trace.is_tree and not trace.tree and trace.draft_version != MODEL_FREE for trace in kept)
+    must_canary = promotion.verdict is Verdict.UNJUDGED or has_odd_trees
     _carry_out(config, board, number=version.number, judged=judged, promotion=promotion, must_canary=must_canary)
     return version
 

@@ -9,11 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ...buffer.board.version import BoardState
 from ...buffer.stream.trace import DraftTrace, Int32s
-from ...policies.acceptance import identity, proposed_drafts
+from ...policies.acceptance import replayed_and_served
 from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
 from ..model.draft import Draft
 from ..model.draft_cache import DraftCache
@@ -62,7 +60,7 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts:
 def _compare(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
     counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
     expected = [trace for trace in traces if not why_not_estimated(trace)]
-    runs = replay_traces(draft, counted, steps)
+    runs = replay_traces(draft, counted, steps, only_verdicts=True)
     logprobs = replay_logprobs(draft, expected, steps)
     estimates = [served_beside_expected(trace, logq) for trace, logq in zip(expected, logprobs, strict=True)]
     return [
@@ -72,12 +70,10 @@ def _compare(draft: Draft, traces: Sequence[DraftTrace], steps: int) -> list[Cal
 
 
 def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
-    equal, compared = identity(trace, runs)
-    if not compared:
-        return Calibration()
-    replayed = runs[trace.rounds.starts]
-    proposed = proposed_drafts(trace)
-    served = trace.visible_accepted()
-    is_compared = (replayed >= 0) & (proposed > 0)
-    excess = int((np.minimum(replayed, proposed) - served)[is_compared].sum())
-    return Calibration(equal=equal, compared=compared, excess=excess, accepted=int(served[is_compared].sum()))
+    replayed, served = replayed_and_served(trace, runs)
+    return Calibration(
+        equal=int((replayed == served).sum()),
+        compared=len(served),
+        excess=int((replayed - served).sum()),
+        accepted=int(served.sum()),
+    )

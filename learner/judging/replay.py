@@ -3,17 +3,20 @@
 Axes: B traces, R feature rows, Q chains still alive, N chains that predict a token inside their trace, S draft steps.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffer.stream.trace import DraftTrace, Float32s, Int32s
+from ...buffer.stream.trace import DraftTrace, Float32s, Int32s, TreeShape
 from ...policies.objectives.losses import log_probs_at
+from ..model.chain_draft import ChainDraft
 from ..model.draft import Draft, DraftRounds
 from ..model.logits import logits_of, positions_per_chunk
 from ..training.batch import Batch, collate, draftable_rows, verdict_rows
+from .tree_replay import replay_trees
 
 #: Padded rows times padded keys of one group: bounds the attention scores to 64 MB per head.
 _SCORES_PER_GROUP = 1 << 24
@@ -27,15 +30,24 @@ def replay_traces(
     """Per trace int32[T]: how many of `steps` drafts of a verify round rooted at tokens[s] would be accepted.
 
     A draft is accepted when the most likely token, given the chain's own hidden states, is the committed one; a run
-    ends with the trace. -1 where there is no feature to draft from: s == 0 or s above the number of feature rows.
+    ends with the trace. -1 where there is no feature to draft from: s == 0 or s above the number of feature rows. Of a
+    trace with a `tree`, such trees are drafted, whatever `steps` is.
     `draft` does not change. With `only_verdicts`, -1 also where no round could have started: in the context, most of
     the work where prompts are long, and at the last token.
     """
     runs = [np.full(len(trace.tokens), -1, np.int32) for trace in traces]
     rows_of = verdict_rows if only_verdicts else _every_row
-    for group in _groups(traces, [i for i, trace in enumerate(traces) if len(rows_of(trace))]):
+    by_tree: dict[TreeShape | None, list[int]] = defaultdict(list)
+    for i, trace in enumerate(traces):
+        if len(rows_of(trace)):
+            by_tree[trace.tree].append(i)
+    for tree, group in ((tree, group) for tree, found in by_tree.items() for group in _groups(traces, found)):
         batch = collate([traces[i] for i in group], draft.device, every_row=not only_verdicts)
-        for i, run_R in zip(group, _replay(draft, batch, steps).cpu().numpy(), strict=True):
+        if tree is not None and isinstance(draft, ChainDraft):
+            run_BR = replay_trees(draft, batch, tree)
+        else:
+            run_BR = _replay(draft, batch, steps)
+        for i, run_R in zip(group, run_BR.cpu().numpy(), strict=True):
             rows = rows_of(traces[i])
             runs[i][rows + 1] = run_R[rows]
     return runs

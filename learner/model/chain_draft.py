@@ -38,6 +38,10 @@ class DraftChains(DraftRounds):
     own_keys_BKQC: list[Tensor] = field(default_factory=list)
     own_values_BKQC: list[Tensor] = field(default_factory=list)
 
+    def hand_over(self, index_BQ: Tensor) -> None:
+        """Feed every chain the hidden state of another one (indices into Q); it keeps its own keys and values."""
+        self.hidden_BQH = rows_at(self.hidden_BQH, index_BQ)
+
     def keep(self, index_BP: Tensor) -> None:
         """Go on with these chains only (indices into Q, repeats allowed)."""
         self.rows_BQ = self.rows_BQ.gather(1, index_BP)
@@ -85,9 +89,12 @@ class ChainDraft(Draft):
             true_values_BKRC=values,
         )
 
-    def advance(self, chains: DraftChains) -> Tensor:
-        """Draft one step further on every chain; one that has run out of tokens is fed the window's last one."""
-        query_BHQC, residual_BQH = self._own_row(chains) if chains.step else self._true_row(chains)
+    def advance(self, chains: DraftChains, fed_BQ: Tensor | None = None) -> Tensor:
+        """Draft one step further on every chain; one that has run out of tokens is fed the window's last one.
+
+        With `fed_BQ` every chain is fed that target id instead of the committed one; of use after step 0.
+        """
+        query_BHQC, residual_BQH = self._own_row(chains, fed_BQ) if chains.step else self._true_row(chains)
         attended_BQH = residual_BQH + self.midlayer.self_attn.o_proj(_attend(query_BHQC, chains))
         hidden_BQH = attended_BQH + self.midlayer.mlp(self.midlayer.post_attention_layernorm(attended_BQH))
         out_BQH: Tensor = self.norm(hidden_BQH)
@@ -99,12 +106,15 @@ class ChainDraft(Draft):
         """Query and residual stream of step 0; query, key and value are those of the true-feature row."""
         return head_rows_at(chains.true_queries_BHRC, chains.rows_BQ), chains.hidden_BQH
 
-    def _own_row(self, chains: DraftChains) -> tuple[Tensor, Tensor]:
+    def _own_row(self, chains: DraftChains, fed_BQ: Tensor | None) -> tuple[Tensor, Tensor]:
         """Query and residual stream of a step fed its own hidden state; its key and value join the chain's."""
         positions_BQ = chains.rows_BQ + chains.step
         tokens_BTY = chains.way_in.tokens_BTY
-        fed_BQ = (positions_BQ + 1).clamp(max=tokens_BTY.shape[1] - 1)
-        qkv_BQX, residual_BQH = self._enter(chains.way_in, rows_at(tokens_BTY, fed_BQ), chains.hidden_BQH)
+        if fed_BQ is None:
+            fed_BQY = rows_at(tokens_BTY, (positions_BQ + 1).clamp(max=tokens_BTY.shape[1] - 1))
+        else:  # none of them opens a text
+            fed_BQY = self._way_in(fed_BQ, torch.zeros(len(fed_BQ), dtype=torch.bool, device=fed_BQ.device)).tokens_BTY
+        qkv_BQX, residual_BQH = self._enter(chains.way_in, fed_BQY, chains.hidden_BQH)
         query_BHQC, keys, values = self._query_key_value(qkv_BQX, positions_BQ)
         chains.own_keys_BKQC.append(keys)
         chains.own_values_BKQC.append(values)

@@ -109,6 +109,12 @@ class Draft(nn.Module, ABC):
         chains = self.begin(tokens_BT, features_BFD, rows_BR)
         return [self.lm_head(self.advance(chains)).float() for _ in range(steps)]
 
+    def likeliest(self, hidden_NH: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` most likely draft tokens: their probability, falling, and their target ids, [N, count] each."""
+        chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))
+        found = [self.lm_head(chunk_NH).float().softmax(-1).topk(count) for chunk_NH in chunks]
+        return torch.cat([each.values for each in found]), self.draft_to_target_V[torch.cat([e.indices for e in found])]
+
     def best_tokens(self, hidden_NH: Tensor) -> Tensor:
         """Target ids of the most likely draft tokens, int64[N]; logits live for a chunk of `hidden_NH` at a time."""
         chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))

@@ -9,10 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...buffer.stream.trace import TreeShape
+
 
 def is_tree(verify_input: Any) -> bool:
     """Whether more than one draft may follow a node."""
     return bool(verify_input.tree_topk != 1)
+
+
+def tree_of(accept_index: Tensor, verify_input: Any) -> TreeShape | None:
+    """How a draft grew the trees; None of chains, and of NGRAM's trees, which are of no width."""
+    topk = verify_input.tree_topk
+    return TreeShape(accept_index.shape[1] - 1, topk, verify_input.draft_token_num) if topk > 1 else None
 
 
 def tree_path(accept_lens: Tensor, accept_index: Tensor, verify_input: Any) -> Tensor:

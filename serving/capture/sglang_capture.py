@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...buffer.stream.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype, TreeShape
 from ..breaker import Breaker, losing_on_fault
 from ..wire.counts import DropReason
 from ..wire.messages import (
@@ -29,7 +29,7 @@ from ..wire.messages import (
 from ..wire.request_forward import Commit, TeacherWidth
 from .committed_chances import committed_logprobs
 from .device_output import FEATURE_DTYPES, Chosen, ForwardOutput, UncapturedForward
-from .draft_path import is_tree, tokens_on, tree_path
+from .draft_path import is_tree, tokens_on, tree_of, tree_path
 from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
@@ -133,7 +133,7 @@ class SglangCapture:
         if features is not None:
             tensors |= _committed_rows(features, result[2], chosen.row_index)
             tensors[FEATURES] = self._settings.sent(tensors[FEATURES])
-        head = partial(_verify_head, chosen, is_tree(verify_input))
+        head = partial(_verify_head, chosen, has_tree=is_tree(verify_input), tree=tree_of(result[2], verify_input))
         return ForwardOutput(
             chosen=chosen, tensors=tensors, make_head=head, on_consume=self._consume, on_copy_failed=self._copy_failed
         )
@@ -187,7 +187,7 @@ class SglangCapture:
         return ForwardOutput(
             chosen=chosen,
             tensors=tensors,
-            make_head=partial(_verify_head, chosen, False),
+            make_head=partial(_verify_head, chosen, has_tree=False, tree=None),
             on_consume=self._consume,
             on_copy_failed=self._copy_failed,
         )
@@ -280,7 +280,9 @@ def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit
     return tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
 
 
-def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
+def _verify_head(
+    chosen: Chosen, commits: tuple[Commit, ...], dtype: FeatureDtype, *, has_tree: bool, tree: TreeShape | None
+) -> VerifyHead:
     return VerifyHead(
         request_ids=chosen.request_ids,
         draft_version=chosen.draft_version,
@@ -289,6 +291,7 @@ def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dt
         is_greedy=chosen.is_greedy,
         feature_dtype=dtype,
         is_tree=has_tree,
+        tree=tree,
     )
 
 

@@ -143,8 +143,10 @@ class WindowAssembler:
         if not committed:
             return window  # aborted in this round: nothing became visible, so nothing was judged
         window = self._fitting(window, verify, now, closed)
-        window.is_tree |= verify.is_tree
-        window.replay_exact &= not verify.is_tree  # a chain cannot draft what a tree did
+        if verify.is_tree:  # a step inside a prefill drafts nothing
+            window.replay_exact &= verify.tree is not None and window.tree in {None, verify.tree}
+            window.tree = verify.tree
+            window.is_tree = True
         root = len(window.tokens) - 1
         window.add_features(verify.features, verify.feature_dtype, root, min(len(committed), verify.accepted) + 1)
         window.rounds.append((root, verify))

@@ -79,6 +79,7 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
             feature_dtype=head.feature_dtype,
             commit=commit,
             is_tree=head.is_tree,
+            tree=head.tree,
             committed_logprobs=None if logprobs is None or head.is_greedy[i] else logprobs[i],
         )
         shares.append(share)

@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.stream.feature_rows import NO_SCALES, quantised
-from ...buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
+from ...buffer.stream.trace import (
+    NO_DRAFT,
+    DraftTrace,
+    FeatureDtype,
+    Float32s,
+    Int32s,
+    TreeShape,
+    VerifyRounds,
+    no_tokens,
+)
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 
@@ -32,6 +41,7 @@ class TraceWindow:
     feature_rows: int = 0
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
     is_tree: bool = False
+    tree: TreeShape | None = None
     #: The tokens before the window, where they are known and features are not captured.
     prefix: Int32s = field(default_factory=no_tokens)
 
@@ -144,6 +154,7 @@ def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> 
             replay_exact=window.replay_exact and len(features) > 0 and not is_quantised,
             finish=finish,
             is_tree=window.is_tree,
+            tree=window.tree,
             label=window.facts.label,
             prompt=window.facts.prompt,
             prefix=NO_TOKENS if len(features) else window.prefix,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.board.member_status import MemberStatus, TracesSaid
-from ...buffer.stream.trace import FeatureDtype
+from ...buffer.stream.trace import FeatureDtype, TreeShape
 from .counts import DropReason
 from .request_forward import Commit, RequestFacts
 
@@ -56,6 +56,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify", kw_only=True):
     is_greedy: tuple[bool, ...]
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
     is_tree: bool = False
+    tree: TreeShape | None = None  # how it grew; None of NGRAM's
     packed_width: int = 0  # nodes of a request, where PACKED is all there is
 
 

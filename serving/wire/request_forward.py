@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.stream.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
+from ...buffer.stream.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, TreeShape, VerdictRule, no_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class RequestVerify(NamedTuple):
     feature_dtype: FeatureDtype
     commit: Commit
     is_tree: bool = False  # `drafted` is what DraftTrace keeps of a tree
+    tree: TreeShape | None = None  # how it grew; None of NGRAM's
     committed_logprobs: Float32s | None = None  # [S + 1, 2]: see VerifyRounds
 
 

@@ -15,7 +15,15 @@ from paceline.buffer.board.event_codec import decode_event, encode_event
 from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 from paceline.buffer.errors import DecodeError, TraceInvalid
-from paceline.buffer.stream.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.stream.trace import (
+    NO_DRAFT,
+    DraftTrace,
+    FeatureDtype,
+    Sampling,
+    TreeShape,
+    VerdictRule,
+    VerifyRounds,
+)
 from paceline.buffer.stream.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -118,7 +126,11 @@ def golden_move() -> BoardEvent:
 
 
 #: Files of golden/, which hold bytes as release 0.1 wrote them, and what is in them. A later schema adds files.
-GOLDEN_TRACES = {"trace_schema1.bin": golden_trace, "trace_schema1_full.bin": golden_full_trace}
+GOLDEN_TRACES = {
+    "trace_schema1.bin": golden_trace,
+    "trace_schema1_full.bin": golden_full_trace,
+    "trace_schema1_tree.bin": lambda: replace(golden_trace(), is_tree=True, tree=TreeShape(2, 4, 8)),
+}
 GOLDEN_EVENTS = {"event_schema1_version.json": golden_event, "event_schema1_move.json": golden_move}
 
 

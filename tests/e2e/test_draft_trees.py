@@ -1,24 +1,30 @@
-"""A Llama without flags of speculation, for which SGLang drafts trees: a path of each is captured and learned from."""
+"""A Llama without flags of speculation, for which SGLang drafts trees: a path of each is captured, and replayed."""
+
+import logging
+from dataclasses import replace
+from time import process_time
 
 import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.stream.trace import NO_DRAFT
+from mtp_targets import glm_of
+from paceline.buffer.drafts.single_file import draft_folder
+from paceline.buffer.stream.trace import NO_DRAFT, TreeShape, VerdictRule
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.model.draft_io import load_draft, load_target_embedding
-from paceline.policies.acceptance import Tally, identity, replayed_tally
-from paceline.serving.config import CANARY_TURN_S
-from paceline.serving.sglang_speculation import CHAIN_FLAGS
+from served_drafts import accept_length, assert_replayed_as_served, loader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
-REQUESTS, TOKENS, STEPS = 16, 48, 5  # SGLang drafts five deep for a Llama
+REQUESTS, TOKENS, STEPS = 16, 48, 5
+TREE = TreeShape(STEPS, 4, 8)  # what SGLang drafts for a Llama
 
 
-def serve(rig, label):
-    jobs = [{"rid": f"{label}-{i}", "text": rig.texts[i][:200], "max_tokens": TOKENS} for i in range(REQUESTS)]
+def serve(rig, label, **sampling):
+    texts = [text[:200] for text in rig.texts[:REQUESTS]]
+    jobs = [{"rid": f"{label}-{i}", "text": text, "max_tokens": TOKENS, **sampling} for i, text in enumerate(texts)]
     replies = {reply["meta_info"]["id"]: reply for reply in rig.generate_all(jobs)}
     rig.drained()
     found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(10_000)}
@@ -38,13 +44,10 @@ def learned_served(tree_rig, first_served):
     return folder, serve(tree_rig, "learned")
 
 
-def test_a_tree_is_captured_and_its_server_gives_canaries_their_turns(tree_rig, first_served):
+def test_a_tree_is_captured_and_its_drafts_need_no_canary(tree_rig, first_served):
     status = tree_rig.status()
     assert (status.capture, status.capture_reason, status.swap) == ("on", "", "on")
-    assert status.canary_window_s == CANARY_TURN_S
-    log = (tree_rig.folder / "sglang.log").read_text()
-    assert "SGLang drafts trees (--speculative-eagle-topk 4, given or chosen for this model)" in log
-    assert CHAIN_FLAGS in log
+    assert status.canary_window_s == 0.0
 
 
 def test_traces_hold_the_accepted_path_as_it_was_served(tree_rig, first_served, learned_served):
@@ -53,7 +56,7 @@ def test_traces_hold_the_accepted_path_as_it_was_served(tree_rig, first_served, 
     for rid, (reply, trace) in (first_served | learned_served[1]).items():
         meta, prompt = reply["meta_info"], tree_rig.texts[int(rid.rpartition("-")[2])][:200]
         assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"], rid
-        assert (trace.offset, trace.is_tree, trace.replay_exact) == (meta["cached_tokens"], True, False), rid
+        assert (trace.offset, trace.tree, trace.replay_exact) == (meta["cached_tokens"], TREE, True), rid
         ids = tokenizer(prompt, add_special_tokens=False).input_ids
         assert trace.tokens[: trace.context_len].tolist() == ids[trace.offset :], rid
         assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
@@ -109,20 +112,35 @@ def test_of_a_prompt_longer_than_a_window_only_its_end_is_captured_as_context(tr
     assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
 
 
-def test_chains_of_the_learned_draft_rank_above_those_of_the_first_and_so_do_its_trees(
+def test_every_round_is_replayed_as_it_was_served_and_another_draft_as_it_would_be(
     tree_rig, first_served, learned_served
 ):
-    folder, learned = learned_served
-    traces = [trace for _, trace in first_served.values()]
-    embedding, lengths = load_target_embedding(tree_rig.target), []
-    for draft in (tree_rig.draft, folder):
-        runs = replay_traces(load_draft(draft, embedding), traces, STEPS)
-        lengths.append(sum(map(replayed_tally, traces, runs), Tally()).accept_length)
-        assert {identity(trace, run) for trace, run in zip(traces, runs, strict=True)} == {(0, 0)}
-    served = [
-        sum(int(trace.rounds.accepted.sum()) for _, trace in each.values())
-        / sum(len(trace.rounds) for _, trace in each.values())
-        for each in (first_served, learned)
-    ]
-    assert lengths[1] > 1.5 * lengths[0]
-    assert served[1] > 2 * served[0]
+    load, (folder, learned) = loader(tree_rig.target), learned_served
+    first, second = ([trace for _, trace in each.values()] for each in (first_served, learned))
+    assert_replayed_as_served(load(tree_rig.draft), first, STEPS, least_rounds=300)
+    assert_replayed_as_served(load(folder), second, STEPS, least_rounds=100)
+    # Greedy answers do not depend on the draft: the first one's traces tell what the second one had accepted.
+    assert [trace.tokens.tolist() for trace in first] == [trace.tokens.tolist() for trace in second]
+    assert accept_length(load(folder), first, STEPS) == accept_length(load(folder), second, STEPS)
+    assert accept_length(load(folder), first, STEPS) > 1.5 * accept_length(load(tree_rig.draft), first, STEPS)
+    for kind, traces in (("trees", second), ("chains", [replace(trace, tree=None) for trace in second])):
+        before_s = process_time()
+        replay_traces(load(folder), traces, STEPS, only_verdicts=True)
+        per_1000 = 1000 * (process_time() - before_s) / sum(trace.committed_len for trace in traces)
+        log.info("replay of 1000 tokens by %s: %.3f s", kind, per_1000)
+
+
+def test_sampled_rounds_are_replayed_as_they_were_served_too(tree_rig, learned_served):
+    warm = [trace for _, trace in serve(tree_rig, "warm", temperature=0.8, top_p=0.9).values()]
+    assert {trace.verdict_rule for trace in warm} == {VerdictRule.TARGET_ONLY}
+    assert_replayed_as_served(loader(tree_rig.target)(learned_served[0]), warm, STEPS, least_rounds=100)
+
+
+def test_trees_of_the_layer_that_a_target_brings_are_replayed_too(models, start_rig, tmp_path):
+    target = glm_of(models[0], tmp_path / "glm")
+    shape = ["--speculative-num-steps", "4", "--speculative-eagle-topk", "3", "--speculative-num-draft-tokens", "8"]
+    more = ["--speculative-algorithm", "NEXTN", "--trust-remote-code", "--disable-radix-cache"]
+    with start_rig((target, target), tmp_path, more, {"PACELINE_CACHE_DIR": str(tmp_path)}, chain=shape) as rig:
+        traces = [trace for _, trace in serve(rig, "layer").values()]
+    assert {trace.tree for trace in traces} == {TreeShape(4, 3, 8)}
+    assert_replayed_as_served(loader(target)(draft_folder(target, tmp_path / "own")), traces, 4, least_rounds=300)

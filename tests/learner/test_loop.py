@@ -15,7 +15,7 @@ from paceline.buffer.board.reason import ReasonCode, because
 from paceline.buffer.board.version import VersionState
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
-from paceline.buffer.stream.trace import DraftTrace, VerdictRule
+from paceline.buffer.stream.trace import DraftTrace, TreeShape, VerdictRule
 from paceline.buffer.stream.trace_buffer import MAX_DELIVERIES
 from paceline.buffer.stream.trace_codec import encode_trace
 from paceline.learner.delivery import delivery
@@ -269,18 +269,20 @@ def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(ho
 
 
 @pytest.mark.parametrize(
-    ("is_tree", "turn_s", "drafter"), [(True, 0.0, 0), (True, 30.0, 0), (False, 0.0, 0), (True, 0.0, MODEL_FREE)]
+    ("tree", "turn_s", "drafter"),
+    [(None, 0.0, 0), (None, 30.0, 0), (TreeShape(3, 4, 8), 0.0, 0), (None, 0.0, MODEL_FREE)],
 )
-def test_a_winner_on_trees_of_a_draft_is_never_live_without_a_canary(
-    house, monkeypatch: pytest.MonkeyPatch, is_tree: bool, turn_s: float, drafter: int
+def test_a_winner_on_trees_of_an_unknown_shape_is_never_live_without_a_canary(
+    house, monkeypatch: pytest.MonkeyPatch, tree: TreeShape | None, turn_s: float, drafter: int
 ) -> None:
     beat_alone(house.board, turn_s)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
-    house.send(is_tree=is_tree, replay_exact=not is_tree, draft_version=drafter)
+    house.send(is_tree=True, tree=tree, replay_exact=False, draft_version=drafter)
     house.learner(canary_limit_s=1e12).learn_once()
     expected = VersionState.CANARY if turn_s else VersionState.REFUSED
     state = house.board.read()
-    assert (state.rows[1].state, state.live) == ((expected, 0) if is_tree and drafter == 0 else (VersionState.LIVE, 1))
+    is_odd = tree is None and drafter != MODEL_FREE
+    assert (state.rows[1].state, state.live) == ((expected, 0) if is_odd else (VersionState.LIVE, 1))
 
 
 def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_until_it_is_decided(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.stream.feature_rows import FeatureDtype, quantised
+from paceline.buffer.stream.trace import TreeShape
 from paceline.serving.capture.scaled_rows import scaled_rows
 from paceline.serving.courier.assembler import IDLE_CLOSE_S
 from paceline.serving.wire.counts import DropReason
@@ -51,6 +52,17 @@ def test_steps_without_drafts_between_verify_rounds_leave_the_window_whole(order
     assert trace.rounds.teacher_ids.shape == (6, STEPS + 1, TOP_K)
     assert np.isneginf(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == is_plain
     assert np.isfinite(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == [not plain for plain in is_plain]
+
+
+@pytest.mark.parametrize(("topks", "is_exact"), [((2, 2), True), ((2, 3), False), ((0, 0), False)])  # 0: unknown
+def test_a_window_of_trees_is_exact_while_they_grow_alike(topks, is_exact):
+    server = ToyServer(5)
+    made, _ = assembler()
+    trees = [TreeShape(STEPS, topk, 4) if topk else None for topk in topks]
+    begun = [server.prefill(), server.plain()]
+    rounds = [server.verify()._replace(is_tree=True, tree=tree) for tree in trees]
+    (trace,) = feed(made, [*begun, *rounds, server.plain(finish="length")])
+    assert (trace.is_tree, trace.tree, trace.replay_exact) == (True, trees[-1], is_exact)
 
 
 def test_every_window_of_a_request_carries_the_key_of_its_prompt():

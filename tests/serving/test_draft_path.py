@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.buffer.stream.trace import NO_DRAFT
+from paceline.buffer.stream.trace import NO_DRAFT, TreeShape
 from paceline.serving.capture.committed_chances import committed_logprobs
-from paceline.serving.capture.draft_path import is_tree, tokens_on, tree_path
+from paceline.serving.capture.draft_path import tokens_on, tree_of, tree_path
 
 WIDTH, DEPTH = 7, 4
 
@@ -53,7 +53,7 @@ def test_of_a_tree_the_accepted_path_and_the_first_rejected_child_are_kept(seed,
     lens = torch.tensor([len(path) for path in paths], dtype=torch.int32)
     nodes = tree_path(lens, torch.tensor(index, dtype=torch.int32), verify_input)
     kept = tokens_on(nodes, torch.tensor(tokens).reshape(-1))
-    assert is_tree(verify_input)
+    assert tree_of(torch.tensor(index), verify_input) == TreeShape(DEPTH - 1, 3, WIDTH)
     assert nodes.shape == kept.shape == (batch, DEPTH)
     for b, path in enumerate(paths):
         child = first_child[b][path[-1]]

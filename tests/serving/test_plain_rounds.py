@@ -95,7 +95,7 @@ def test_the_decode_steps_of_a_mixed_batch_are_rounds_of_one_token_at_their_plac
         assert share.features.tolist() == [mixed.hidden[row].tolist()]
         assert share.commit == Commit(1, (committed,), "")
         assert (share.teacher_ids.shape, share.teacher_logprobs.shape) == ((1, 0), (1, 0))
-        assert (share.is_tree, share.committed_logprobs) == (False, None)
+        assert (share.tree, share.committed_logprobs) == (None, None)
 
 
 def test_what_is_prefilled_beside_decode_steps_is_captured_as_ever(capture, outbox):

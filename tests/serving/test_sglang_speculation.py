@@ -13,7 +13,6 @@ from paceline.buffer.stream.trace import VerdictRule
 from paceline.serving import plugin, sglang_speculation
 from paceline.serving.config import CANARY_TURN_S, from_env
 from paceline.serving.sglang_speculation import (
-    CHAIN_FLAGS,
     check_speculation,
     draft_steps,
     drafts_blocks,
@@ -217,22 +216,22 @@ def test_under_rejection_sampling_it_is_said_of_which_requests_replay_cannot_tel
     assert re.search(r"replay estimates .*, but of requests with top-k, top-p or edited logits", why)
 
 
-def test_of_trees_it_is_said_which_flags_would_make_replay_exact(resolved):
+def test_trees_are_replayed_like_chains_and_without_speculation_nothing_is(resolved):
     resolved["speculative_eagle_topk"] = 4
-    assert re.search(r"--speculative-eagle-topk 4.*" + CHAIN_FLAGS, why_replay_is_no_proof())
-    resolved["speculative_algorithm"] = None
+    assert why_replay_is_no_proof() == ""
+    resolved |= {"speculative_use_rejection_sampling": True, "speculative_algorithm": None}
     assert why_replay_is_no_proof() == ""
 
 
 @pytest.mark.parametrize(
-    ("topk", "given", "turn_s"),
-    [(1, "", 0.0), (4, "", CANARY_TURN_S), (4, "0", 0.0), (1, "7", 7.0), (4, "7", 7.0)],
+    ("rejects", "given", "turn_s"),
+    [(False, "", 0.0), (True, "", CANARY_TURN_S), (True, "0", 0.0), (False, "7", 7.0), (True, "7", 7.0)],
 )
 def test_a_server_on_which_replay_is_no_proof_gives_canaries_their_turns_unless_it_is_told(
-    resolved, caplog, topk, given, turn_s
+    resolved, caplog, rejects, given, turn_s
 ):
-    resolved["speculative_eagle_topk"] = topk
+    resolved["speculative_use_rejection_sampling"] = rejects
     settings = plugin._with_canary_turns(from_env({"PACELINE_CANARY_TURN_S": given}))
     assert settings.canary_turn_s == turn_s
-    assert ("SGLang drafts trees" in caplog.text) is (topk > 1)
+    assert ("verified by the rule rejection" in caplog.text) is rejects
     assert all(record.levelno == logging.WARNING for record in caplog.records)
