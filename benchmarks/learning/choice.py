@@ -15,7 +15,7 @@ import math
 import multiprocessing
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -161,8 +161,7 @@ def rounds_of(learning: Learning, trace: DraftTrace, steps: int) -> float:
 def hedged(requests: Sequence[Request], drafters: Sequence[str]) -> list[float]:
     """Expected rounds of each request, chosen by Hedge with full information, a set of weights per label.
 
-    A drafter's loss is rounds per token; weights are exp(-eta * losses so far) with eta = sqrt(8 ln N / t) for request
-    t of a label (Cesa-Bianchi and Lugosi 2006, theorem 2.3).
+    A drafter's loss is rounds per token.
     """
     losses: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(drafters, 0.0))
     seen: Counter[str] = Counter()
@@ -170,14 +169,22 @@ def hedged(requests: Sequence[Request], drafters: Sequence[str]) -> list[float]:
     for request in requests:
         of_label = losses[request.label]
         seen[request.label] += 1
-        eta = math.sqrt(8.0 * math.log(len(drafters)) / seen[request.label])
-        least = min(of_label.values())
-        weights = {name: math.exp(-eta * (loss - least)) for name, loss in of_label.items()}
-        total = sum(weights.values())
-        found.append(sum(weight / total * request.rounds[name] for name, weight in weights.items()))
+        shares = hedge(of_label, seen[request.label])
+        found.append(sum(share * request.rounds[name] for name, share in shares.items()))
         for name in drafters:
             of_label[name] += request.rounds[name] / request.tokens
     return found
+
+
+def hedge(losses: Mapping[str, float], number: int) -> dict[str, float]:
+    """The chance of each drafter at request `number`, counted from 1, by its `losses` so far, each of 0 to 1.
+
+    Weights are exp(-eta * losses) with eta = sqrt(8 ln N / number) (Cesa-Bianchi and Lugosi 2006, theorem 2.3).
+    """
+    eta = math.sqrt(8.0 * math.log(len(losses)) / number)
+    least = min(losses.values())
+    weights = {name: math.exp(-eta * (loss - least)) for name, loss in losses.items()}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 def markdown(seeds: Sequence[Sequence[Request]]) -> str:
