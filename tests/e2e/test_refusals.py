@@ -54,7 +54,7 @@ def test_the_doctor_says_of_the_real_sglang_what_will_happen(rig):
     assert found["capture"] == ("ok", "on, for 100% of requests")
     assert found["swap"] == ("ok", f"on: learned drafts replace the one in {rig.draft} while the server runs")
     assert found["answers"][0] == "ok"
-    assert found["replay"][0] == found["pacing"][0] == "note"
+    assert (found["replay"][0], found["pacing"][0]) == ("ok", "note")
     assert "3096 bytes" in found["traffic"][1]  # three layers of 256 float32, and 24 bytes
     live = rig.board.read()
     weights = "no version is live yet: the server drafts with what it is started with"
