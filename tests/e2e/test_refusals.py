@@ -135,7 +135,7 @@ def test_a_server_without_speculation_serves_and_says_what_was_got_and_expected(
         assert generate(port)["meta_info"]["completion_tokens"] == 8
         last = status()
     assert last.capture == "off"
-    assert "speculation: got --speculative-algorithm None, expected EAGLE3, or NEXTN" in last.capture_reason
+    assert "got --speculative-algorithm None, expected EAGLE3, DFLASH, NGRAM, or NEXTN" in last.capture_reason
 
 
 @pytest.mark.servers
