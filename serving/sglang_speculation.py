@@ -33,9 +33,9 @@ def check_speculation() -> None:
         )
     if parallel.pp_size != 1:
         raise CaptureUnavailable(
-            f"parallelism: got --pp-size {parallel.pp_size}, expected 1: SGLang pipelines no draft but an MTP layer, "
-            "behind a switch of its own, and paceline knows one stage alone; run several servers behind SGLang's "
-            "router instead"
+            f"parallelism: got --pp-size {parallel.pp_size}, expected 1: SGLang pipelines MTP layers alone, where "
+            "SGLANG_ENABLE_PP_SPEC is set, and paceline captures no pipeline; run several servers with SGLang's router "
+            "before them instead"
         )
     if parallel.attn_dp_size != 1 and parallel.enable_dp_attention_local_control_broadcast:
         raise CaptureUnavailable(

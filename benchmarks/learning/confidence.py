@@ -9,37 +9,27 @@ beside whether it is accepted. Then chains that end where their chance falls bel
 of one length, by tokens per cost, in units of a verify round without drafts.
 """
 
-import argparse
-import multiprocessing
-import random
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
 from ...buffer.stream.trace import DraftTrace
-from ...learner.disk import write_text
+from ...learner.judging.replay import replay_traces
 from ...learner.model.draft import Draft
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.logits import logits_of
 from ...learner.training.batch import collate, verdict_rows
 from ...learner.training.plan import TrainingPlan
 from ...learner.training.trainer import DraftTrainer
-from ...rig.progress import progress_bar
-from ...rig.runs import machine
-from ...rig.trace_file import read_traces
-from ..measure.command_line import benchmark_parser
 from .choice import CADENCE
 from .figures import Mean
-from .lab import Lab, open_lab
-from .programme import PROGRAMMES, Setting
-from .runs import REPLAY_TRACES, use_one_thread
+from .lab import Lab
+from .orders import in_order, kept_or_made, report
+from .programme import Setting
+from .runs import REPLAY_TRACES
 
 #: Drafts of a round at most: what SGLang's adaptive speculation may choose.
 MOST_DRAFTS = 7
@@ -68,47 +58,19 @@ Length = Callable[[Roots, int], int]
 
 def main() -> None:
     """Replay what is not kept, and write the tables."""
-    options = parse()
-    console = Console()
-    with progress_bar("the target (once)", console) as report:
-        lab = open_lab(options.data_dir, report, is_chat=options.target != "tiny")
-    seeds = range(options.seeds)
-    pool = ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), use_one_thread)
-    with pool, progress_bar("seeds", console) as report:
-        found = []
-        for one in pool.map(partial(kept, lab, options.settings), seeds):
-            found.append(one)
-            report(len(found) / len(seeds), f"{len(found)} of {len(seeds)}")
-    text = f"{calibration(found)}\n\n{lengths(found)}\n\n{machine()}\n"
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / "confidence.md", text)
-    console.print(text, highlight=False, soft_wrap=True)
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = benchmark_parser("learning.confidence", __doc__)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
-    parser.add_argument("--target", choices=sorted(PROGRAMMES), default="tiny", help="a small one, or a chat model")
-    parser.add_argument("--settings", type=Setting.named, default=Setting(0.0, 3), help="of the traces; default: t0-k3")
-    parser.add_argument("--seeds", type=int, default=3, help="orders of the requests (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
-    return parser.parse_args()
+    report("confidence", __doc__, kept, tables)
 
 
 def kept(lab: Lab, setting: Setting, seed: int) -> list[Version]:
     """The versions of one seed; replayed where they are not kept."""
     file = lab.folder / "confidence" / f"{setting.name}-{seed}.json"
-    if not file.exists():
-        write_text(file, msgspec.json.encode(list(versions(lab, setting, seed))).decode())
-    return msgspec.json.decode(file.read_bytes(), type=list[list[Roots]])
+    found: list[Version] = kept_or_made(file, list[list[Roots]], lambda: list(versions(lab, setting, seed)))
+    return found
 
 
 def versions(lab: Lab, setting: Setting, seed: int) -> Iterator[Version]:
     """Replay all streams in the order of `seed`, and learn from them."""
-    traces = [trace for domain in lab.domains for trace in read_traces(lab.trace_file(setting, domain))]
-    random.Random(seed).shuffle(traces)
+    traces = in_order(lab, setting, seed)
     draft = load_draft(lab.random_head(seed), load_target_embedding(lab.target.folder))
     trainer = DraftTrainer(draft, TrainingPlan(steps=setting.steps, seed=seed))
     seen: list[DraftTrace] = []
@@ -124,18 +86,11 @@ def drafted(draft: Draft, trace: DraftTrace) -> Roots:
     """What `draft` makes of a trace."""
     batch = collate([trace], draft.device)
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ, batch.opens_text_B)
-    tokens_T = torch.from_numpy(trace.tokens.astype(np.int64))
-    roots_Q = torch.from_numpy(verdict_rows(trace).astype(np.int64)) + 1
-    hits = []
-    probabilities = []
-    for step in range(1, MOST_DRAFTS + 1):
-        logits_QV = logits_of(draft.advance(chains)[0], draft.lm_head.weight)
-        probabilities.append(logits_QV.softmax(-1).max(-1).values)
-        places_Q = roots_Q + step
-        best_Q = draft.draft_to_target_V[logits_QV.argmax(-1)]
-        is_hit_Q = best_Q == tokens_T[places_Q.clamp(max=len(tokens_T) - 1)]
-        hits.append(is_hit_Q & (places_Q < len(tokens_T)))
-    accepted = torch.stack(hits, 1).long().cumprod(1).sum(1).tolist()
+    probabilities = [
+        logits_of(draft.advance(chains)[0], draft.lm_head.weight).softmax(-1).max(-1).values for _ in range(MOST_DRAFTS)
+    ]
+    (runs_T,) = replay_traces(draft, [trace], MOST_DRAFTS, only_verdicts=True)
+    accepted = runs_T[verdict_rows(trace) + 1].tolist()
     rows = torch.stack(probabilities, 1).tolist()
     return Roots([row[: run + 1] for row, run in zip(rows, accepted, strict=True)], accepted)
 
@@ -185,6 +140,11 @@ def error(chances: Floats, hits: Bools) -> float:
     place = bins_of(chances)
     apart = np.bincount(place, weights=chances - hits, minlength=BINS)
     return float(np.abs(apart).sum() / len(hits))
+
+
+def tables(seeds: Sequence[Sequence[Version]]) -> str:
+    """Both tables."""
+    return f"{calibration(seeds)}\n\n{lengths(seeds)}\n"
 
 
 def calibration(seeds: Sequence[Sequence[Version]]) -> str:

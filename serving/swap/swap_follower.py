@@ -1,5 +1,6 @@
 """Notes swaps that another rank asked for: of data-parallel attention, where one entry rank swaps for all."""
 
+import logging
 import threading
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from .sglang_swap import RankSwap
 from .swap_channel import Answer
 from .swap_record import SwapRecord
+
+log = logging.getLogger(__name__)
 
 
 class SwapFollower:
@@ -33,4 +36,7 @@ class SwapFollower:
 
     def _run(self) -> None:
         while True:
-            self.note(self._rank.channel.answers.get())
+            try:
+                self.note(self._rank.channel.answers.get())
+            except Exception:  # the follower outlives any fault: the swap itself is done
+                log.exception("paceline: a swap that another rank asked for is not noted")
