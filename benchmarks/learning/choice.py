@@ -11,7 +11,7 @@ expectation. A seed, an order of the requests, is kept when it is done: an inter
 
 import copy
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -123,28 +123,53 @@ def hedged(requests: Sequence[Request], drafters: Sequence[str]) -> list[float]:
 
     A drafter's loss is rounds per token.
     """
-    losses: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(drafters, 0.0))
-    seen: Counter[str] = Counter()
+    choosers: dict[str, Hedge] = defaultdict(lambda: Hedge(drafters))
     found = []
     for request in requests:
-        of_label = losses[request.label]
-        seen[request.label] += 1
-        shares = hedge(of_label, seen[request.label])
-        found.append(sum(share * request.rounds[name] for name, share in shares.items()))
-        for name in drafters:
-            of_label[name] += request.rounds[name] / request.tokens
+        chooser = choosers[request.label]
+        found.append(sum(share * request.rounds[name] for name, share in chooser.shares().items()))
+        chooser.learn({name: request.rounds[name] / request.tokens for name in drafters})
     return found
 
 
-def hedge(losses: Mapping[str, float], number: int) -> dict[str, float]:
-    """The chance of each drafter at request `number`, counted from 1, by its `losses` so far, each of 0 to 1.
+class Hedge:
+    """Hedge with full information whose rate fits the losses: AdaHedge (de Rooij et al., JMLR 15, 2014).
 
-    Weights are exp(-eta * losses) with eta = sqrt(8 ln N / number) (Cesa-Bianchi and Lugosi 2006, theorem 2.3).
+    With L the losses so far, drafters have shares of exp(-eta L), eta = ln N / D. The mix loss of a request is the
+    growth of -ln(mean exp(-eta L)) / eta, and D adds up what the expected loss of every request is above it. So a
+    drafter that is clearly best soon has all, whatever scale the losses have.
     """
-    eta = math.sqrt(8.0 * math.log(len(losses)) / number)
-    least = min(losses.values())
-    weights = {name: math.exp(-eta * (loss - least)) for name, loss in losses.items()}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+    def __init__(self, drafters: Sequence[str]) -> None:
+        self._losses = dict.fromkeys(drafters, 0.0)
+        self._gap = 0.0
+
+    def shares(self) -> dict[str, float]:
+        """The chance of each drafter at the next request."""
+        weights = self._weights(self._eta)
+        return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+    def learn(self, losses: Mapping[str, float]) -> None:
+        """What that request would have lost with each drafter."""
+        shares = self.shares()
+        expected = sum(share * losses[name] for name, share in shares.items())
+        eta = self._eta
+        before = self._mixed(eta)
+        for name, loss in losses.items():
+            self._losses[name] += loss
+        self._gap += max(expected - (self._mixed(eta) - before), 0.0)  # below zero only by rounding
+
+    @property
+    def _eta(self) -> float:
+        return math.log(len(self._losses)) / self._gap if self._gap else math.inf
+
+    def _weights(self, eta: float) -> dict[str, float]:
+        least = min(self._losses.values())
+        return {name: 1.0 if loss == least else math.exp(-eta * (loss - least)) for name, loss in self._losses.items()}
+
+    def _mixed(self, eta: float) -> float:
+        weights = self._weights(eta).values()
+        return min(self._losses.values()) - math.log(sum(weights) / len(weights)) / eta
 
 
 def markdown(seeds: Sequence[Sequence[Request]]) -> str:

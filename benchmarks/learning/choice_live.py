@@ -7,17 +7,19 @@ Both servers draft chains of three. The draft knows half of the streams; the tab
 that neither has met, the streams interleaved, one request at a time, so that a server never waits for the other's
 cores. Each is sent to both servers in turn; that is what replay and the step clock tell in production. Then the choice
 runs on emptied servers: Hedge with full information by label, over the requests before, whose loss is the rounds that
-a drafter needs for a token times what its rounds take.
+a drafter needs for a token times what its rounds take. A seed is kept when it is done: an interrupted bench goes on.
 """
 
 import argparse
 import asyncio
 import random
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from ...buffer.errors import ConfigError
@@ -29,14 +31,15 @@ from ...rig.prompts import Prompt
 from ...rig.runs import machine
 from ...rig.services import sglang_service
 from ...rig.trace_file import read_card
-from ...rig.traffic import Served, pooled, send
+from ...rig.traffic import send
 from ..measure.answers import flush_cache
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import under_new_ids
 from ..measure.services import cpu_server, running
-from .choice import hedge
+from .choice import Hedge
 from .figures import Mean
 from .lab import Lab, open_lab
+from .orders import kept_or_made
 from .warm import CHAT_SETTING, ensure_warm_head
 
 DRAFT = "one draft"
@@ -49,8 +52,19 @@ TABLE_FLAGS = (
     "--speculative-ngram-max-bfs-breadth", "1", "--disable-radix-cache",
 )  # fmt: skip
 
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, as it was answered."""
+
+    label: str
+    tokens: int
+    accepted: int
+    rounds: int
+    seconds: float  # from sending to the last token
+
+
 #: What every way to draft made of one seed's requests.
-Passes = dict[str, list[Served]]
+Passes = dict[str, list[Answer]]
 
 
 def main() -> None:
@@ -72,7 +86,9 @@ def main() -> None:
             urls = {DRAFT: local.server_url, NGRAM: beside.server_url}
             found = []
             for seed in range(options.seeds):
-                found.append(passes(urls, prompts_of(lab, seed, options.per_stream), seed))
+                file = lab.folder / "choice-live" / f"{options.per_stream}-{seed}.json"
+                prompts = prompts_of(lab, seed, options.per_stream)
+                found.append(kept_or_made(file, Passes, partial(passes, urls, prompts, seed)))
                 report((seed + 1) / options.seeds, f"{seed + 1} of {options.seeds}")
     text = f"{markdown(found)}\n{machine()}\n"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -116,73 +132,74 @@ def passes(urls: Mapping[str, str], prompts: Sequence[Prompt], seed: int) -> Pas
     return found
 
 
-def served(url: str, prompt: Prompt) -> Served:
+def served(url: str, prompt: Prompt) -> Answer:
     """One request, alone."""
-    (answer,) = asyncio.run(send(url, [prompt], concurrency=1, max_tokens=MAX_TOKENS, ends_at_eos=True))
-    if answer.failure:
-        raise SystemExit(f"{prompt.request_id} failed: {answer.failure}")
-    return answer
+    (found,) = asyncio.run(send(url, [prompt], concurrency=1, max_tokens=MAX_TOKENS, ends_at_eos=True))
+    if found.failure:
+        raise SystemExit(f"{prompt.request_id} failed: {found.failure}")
+    return Answer(
+        label=prompt.domain,
+        tokens=len(found.output_ids),
+        accepted=found.tally.accepted,
+        rounds=found.tally.rounds,
+        seconds=found.done_at - found.sent_at,
+    )
 
 
 def choices(found: Passes, seed: int) -> list[str]:
     """The drafter of each request, drawn by Hedge from what both made of the requests before it."""
     draw = random.Random(f"{seed} choices")
-    losses: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(found, 0.0))
-    seen: Counter[str] = Counter()
+    choosers: dict[str, Hedge] = defaultdict(lambda: Hedge([*found]))
     chosen = []
-    for place, request in enumerate(next(iter(found.values()))):
-        label = request.prompt.domain
-        seen[label] += 1
-        shares = hedge(losses[label], seen[label])
+    for place, answer in enumerate(next(iter(found.values()))):
+        chooser = choosers[answer.label]
+        shares = chooser.shares()
         chosen.append(draw.choices([*shares], [*shares.values()])[0])
-        spent = {name: seconds_per_round(all_of[: place + 1]) for name, all_of in found.items()}
-        for name, all_of in found.items():
-            rounds_per_token = all_of[place].tally.rounds / len(all_of[place].output_ids)
-            losses[label][name] += rounds_per_token * spent[name] / max(spent.values())
+        spent = {name: seconds_per_round(answers[: place + 1]) for name, answers in found.items()}
+        chooser.learn(
+            {name: answers[place].rounds / answers[place].tokens * spent[name] for name, answers in found.items()}
+        )
     return chosen
 
 
-def seconds_per_round(requests: Sequence[Served]) -> float:
+def seconds_per_round(answers: Sequence[Answer]) -> float:
     """As a step clock tells it; prefills are in it."""
-    return seconds_of(requests) / max(pooled(requests).rounds, 1)
-
-
-def seconds_of(requests: Sequence[Served]) -> float:
-    """From sending to the last token, one after another."""
-    return sum(request.done_at - request.sent_at for request in requests)
+    return sum(answer.seconds for answer in answers) / max(sum(answer.rounds for answer in answers), 1)
 
 
 def markdown(seeds: Sequence[Passes]) -> str:
-    """Accepted drafts per round, tokens per second over one draft's, and regret, by way to draft."""
+    """Accepted drafts per round, tokens per second over one draft's, and over the best, by way to draft."""
     lines = [
         "| drafted by | accepted drafts per round | tokens per second over one draft | over the best |",
         "|---|---|---|---|",
     ]
     whole = [found | {BEST: best_known(found)} for found in seeds]
     for name in (DRAFT, NGRAM, CHOICE, BEST):
-        accepted = Mean.of([pooled(found[name]).accepted / pooled(found[name]).rounds for found in whole])
+        accepted = Mean.of([accepted_per_round(found[name]) for found in whole])
         speeds = Mean.of([speed(found[name]) / speed(found[DRAFT]) for found in whole])
         apart = Mean.of([speed(found[name]) / speed(found[BEST]) for found in whole])
         lines.append(f"| {name} | {accepted.text()} | {speeds.text()} | {apart.text()} |")
     return "\n".join(lines)
 
 
-def best_known(found: Passes) -> list[Served]:
+def best_known(found: Passes) -> list[Answer]:
     """Every label by the drafter that makes most tokens per second of it, as it did alone."""
-    labels = {request.prompt.domain for request in found[DRAFT]}
-    by_label = {
-        label: max(
-            ([request for request in found[name] if request.prompt.domain == label] for name in (DRAFT, NGRAM)),
-            key=speed,
-        )
-        for label in labels
-    }
-    return [request for requests in by_label.values() for request in requests]
+    labels = {answer.label for answer in found[DRAFT]}
+    best = []
+    for label in labels:
+        of_label = ([answer for answer in found[name] if answer.label == label] for name in (DRAFT, NGRAM))
+        best += max(of_label, key=speed)
+    return best
 
 
-def speed(requests: Sequence[Served]) -> float:
-    """Tokens per second."""
-    return sum(len(request.output_ids) for request in requests) / seconds_of(requests)
+def accepted_per_round(answers: Sequence[Answer]) -> float:
+    """Of all rounds together."""
+    return sum(answer.accepted for answer in answers) / sum(answer.rounds for answer in answers)
+
+
+def speed(answers: Sequence[Answer]) -> float:
+    """Tokens per second, one request after another."""
+    return sum(answer.tokens for answer in answers) / sum(answer.seconds for answer in answers)
 
 
 if __name__ == "__main__":

@@ -15,22 +15,29 @@ def requests(*rounds: tuple[str, float, float]) -> list[Request]:
     return [Request(label, 10, {ONE: one, OWN: own}) for label, one, own in rounds]
 
 
-def test_weights_are_those_of_the_losses_so_far_label_by_label() -> None:
+def test_shares_are_those_of_the_losses_so_far_label_by_label() -> None:
     some = requests(("a", 10, 5), ("b", 4, 8), ("a", 10, 5), ("a", 10, 5))
     found = hedged(some, NAMES)
     assert found[:2] == [7.5, 6.0]  # nothing is known of either label
-    for place, losses in ((2, 0.5), (3, 1.0)):  # rounds per token by which the first has done worse on a
-        eta = math.sqrt(8 * math.log(2) / place)
-        worse = math.exp(-eta * losses) / (1 + math.exp(-eta * losses))
-        assert found[place] == pytest.approx(10 * worse + 5 * (1 - worse))
+    # Of a, in rounds per token: 0.75 expected of the first request, 0.5 mixed at an infinite rate: the least loss.
+    rate = math.log(2) / 0.25
+    assert found[2] == pytest.approx(10 * 0.2 + 5 * 0.8)  # the worse has a weight of exp(-rate / 2) = 1 / 4
+    mixed = (math.log((1 + math.exp(-rate * 0.5)) / 2) - math.log((1 + math.exp(-rate)) / 2)) / rate + 0.5
+    rate = math.log(2) / (0.25 + 0.6 - mixed)
+    assert found[3] == pytest.approx((10 * math.exp(-rate) + 5) / (math.exp(-rate) + 1))
 
 
 def test_regret_stays_below_the_bound_whoever_wins() -> None:
     for pattern in itertools.product((0, 1), repeat=6):
         some = requests(*(("a", *((10, 3) if bit else (3, 10))) for bit in pattern * 6))
         best = min(sum(request.rounds[name] for request in some) for name in NAMES)
-        regret = (sum(hedged(some, NAMES)) - best) / 10  # losses are rounds per token
-        assert regret <= 2 * math.sqrt(len(some) / 2 * math.log(2)) + math.sqrt(math.log(2) / 8)
+        regret = (sum(hedged(some, NAMES)) - best) / 10  # losses are rounds per token, of 0.3 to 1
+        assert regret <= 0.7 * (math.sqrt(len(some) * math.log(2)) + 4 / 3 * math.log(2) + 2)
+
+
+def test_a_drafter_that_is_always_better_soon_has_all() -> None:
+    some = requests(*[("a", 10, 9.9)] * 20)
+    assert hedged(some, NAMES)[-1] < 9.9 + 1e-4
 
 
 def test_figures_are_accepted_drafts_per_round_of_the_later_half() -> None:

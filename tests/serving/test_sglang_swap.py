@@ -9,9 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
+import msgspec
 import odd_stores
 import pytest
 import torch
+from paceline.buffer.board.member_status import SwapSaid
 from paceline.buffer.board.weights_file import sha256_of
 from paceline.buffer.errors import StoreUnavailable, WeightsRefused
 from paceline.serving import sglang_ranks
@@ -23,6 +25,7 @@ from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_resume import after_resume_of
 from paceline.serving.swap.sglang_swap import RankSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout
+from paceline.serving.swap.swap_channel import Answer
 from paceline.serving.swap.swap_client import SwapClient
 from paceline.serving.swap.swap_follower import SwapFollower
 from paceline.serving.swap.swap_record import SwapRecord
@@ -140,6 +143,20 @@ def test_an_entry_rank_that_asks_for_no_swap_notes_those_that_another_asked_for(
     assert [(done.number, done.before, done.running) for done in [record.last]] == [(1, 0, 3)]
     assert record.done == 1
     assert swap.effect.digests == (digest, digest)
+
+
+def test_a_fault_while_a_swap_is_noted_ends_no_follower(swap, caplog):
+    record = SwapRecord()
+    said = SwapSaid(number=1, stage_ms=4.0, commit_ms=1.0, at=2.0, running=3)
+    swap.effect.settle = lambda sha256, _probe: {"known": None}[sha256]
+    SwapFollower(swap, record).start()
+    for sha256 in ("of no file", "known"):
+        swap.channel.answers.put(Answer(attempt=1, readiness=Readiness.READY, outcome=said, sha256=sha256))
+    until(lambda: record.done == 1, "the swap to be noted")
+    assert record.last == msgspec.structs.replace(said, before=0)
+    assert [line.getMessage() for line in caplog.records] == [
+        "paceline: a swap that another rank asked for is not noted"
+    ]
 
 
 def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_one(swap, folder):
