@@ -11,7 +11,6 @@ expectation. A seed, an order of the requests, is kept when it is done: an inter
 
 import copy
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -123,13 +122,39 @@ def hedged(requests: Sequence[Request], drafters: Sequence[str]) -> list[float]:
 
     A drafter's loss is rounds per token.
     """
-    choosers: dict[str, Hedge] = defaultdict(lambda: Hedge(drafters))
+    chooser = ChoiceByLabel(drafters)
     found = []
     for request in requests:
-        chooser = choosers[request.label]
-        found.append(sum(share * request.rounds[name] for name, share in chooser.shares().items()))
-        chooser.learn({name: request.rounds[name] / request.tokens for name in drafters})
+        found.append(sum(share * request.rounds[name] for name, share in chooser.shares(request.label).items()))
+        chooser.learn(request.label, {name: request.rounds[name] / request.tokens for name in drafters})
     return found
+
+
+class ChoiceByLabel:
+    """Hedge, a set of weights per label. A new label begins with the mean of what all requests have lost, once."""
+
+    def __init__(self, drafters: Sequence[str]) -> None:
+        self._by_label: dict[str, Hedge] = {}
+        self._sums = dict.fromkeys(drafters, 0.0)
+        self._requests = 0
+
+    def shares(self, label: str) -> dict[str, float]:
+        """The chance of each drafter at the label's next request."""
+        return self._of(label).shares()
+
+    def learn(self, label: str, losses: Mapping[str, float]) -> None:
+        """What a request of the label would have lost with each drafter."""
+        self._of(label).learn(losses)
+        self._requests += 1
+        for name, loss in losses.items():
+            self._sums[name] += loss
+
+    def _of(self, label: str) -> "Hedge":
+        if label not in self._by_label:
+            self._by_label[label] = Hedge([*self._sums])
+            if self._requests:
+                self._by_label[label].learn({name: total / self._requests for name, total in self._sums.items()})
+        return self._by_label[label]
 
 
 class Hedge:

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import random
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from ..measure.answers import flush_cache
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import under_new_ids
 from ..measure.services import cpu_server, running
-from .choice import Hedge
+from .choice import ChoiceByLabel
 from .figures import Mean
 from .lab import Lab, open_lab
 from .orders import kept_or_made
@@ -86,9 +85,12 @@ def main() -> None:
             urls = {DRAFT: local.server_url, NGRAM: beside.server_url}
             found = []
             for seed in range(options.seeds):
-                file = lab.folder / "choice-live" / f"{options.per_stream}-{seed}.json"
+                kept = lab.folder / "choice-live" / f"{options.per_stream}-{seed}"
                 prompts = prompts_of(lab, seed, options.per_stream)
-                found.append(kept_or_made(file, Passes, partial(passes, urls, prompts, seed)))
+                alone = kept_or_made(kept.with_suffix(".alone.json"), Passes, partial(passes, urls, prompts))
+                chosen = choices(alone, seed)
+                by_choice = partial(one_by_one, urls, prompts, chosen)
+                found.append(alone | {CHOICE: kept_or_made(kept.with_suffix(".json"), list[Answer], by_choice)})
                 report((seed + 1) / options.seeds, f"{seed + 1} of {options.seeds}")
     text = f"{markdown(found)}\n{machine()}\n"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -119,17 +121,16 @@ def prompts_of(lab: Lab, seed: int, per_stream: int) -> list[Prompt]:
     return found
 
 
-def passes(urls: Mapping[str, str], prompts: Sequence[Prompt], seed: int) -> Passes:
-    """Serve all prompts by each drafter alone, then by the choice. Exits when a request fails."""
-    found: Passes = {}
-    for name, url in urls.items():
-        flush_cache(url)  # which empties the table too
-        found[name] = [served(url, prompt) for prompt in under_new_ids(prompts)]
+def passes(urls: Mapping[str, str], prompts: Sequence[Prompt]) -> Passes:
+    """Serve all prompts by each drafter alone."""
+    return {name: one_by_one(urls, prompts, [name] * len(prompts)) for name in urls}
+
+
+def one_by_one(urls: Mapping[str, str], prompts: Sequence[Prompt], drafters: Sequence[str]) -> list[Answer]:
+    """Serve each prompt by its drafter, on servers that begin empty. Exits when a request fails."""
     for url in urls.values():
-        flush_cache(url)
-    chosen = choices(found, seed)
-    found[CHOICE] = [served(urls[name], prompt) for name, prompt in zip(chosen, under_new_ids(prompts), strict=True)]
-    return found
+        flush_cache(url)  # which empties the table too
+    return [served(urls[name], prompt) for name, prompt in zip(drafters, under_new_ids(prompts), strict=True)]
 
 
 def served(url: str, prompt: Prompt) -> Answer:
@@ -149,16 +150,14 @@ def served(url: str, prompt: Prompt) -> Answer:
 def choices(found: Passes, seed: int) -> list[str]:
     """The drafter of each request, drawn by Hedge from what both made of the requests before it."""
     draw = random.Random(f"{seed} choices")
-    choosers: dict[str, Hedge] = defaultdict(lambda: Hedge([*found]))
+    chooser = ChoiceByLabel([*found])
     chosen = []
     for place, answer in enumerate(next(iter(found.values()))):
-        chooser = choosers[answer.label]
-        shares = chooser.shares()
+        shares = chooser.shares(answer.label)
         chosen.append(draw.choices([*shares], [*shares.values()])[0])
         spent = {name: seconds_per_round(answers[: place + 1]) for name, answers in found.items()}
-        chooser.learn(
-            {name: answers[place].rounds / answers[place].tokens * spent[name] for name, answers in found.items()}
-        )
+        rounds_per_token = {name: answers[place].rounds / answers[place].tokens for name, answers in found.items()}
+        chooser.learn(answer.label, {name: rounds_per_token[name] * spent[name] for name in found})
     return chosen
 
 

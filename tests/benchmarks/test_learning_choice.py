@@ -18,10 +18,12 @@ def requests(*rounds: tuple[str, float, float]) -> list[Request]:
 def test_shares_are_those_of_the_losses_so_far_label_by_label() -> None:
     some = requests(("a", 10, 5), ("b", 4, 8), ("a", 10, 5), ("a", 10, 5))
     found = hedged(some, NAMES)
-    assert found[:2] == [7.5, 6.0]  # nothing is known of either label
-    # Of a, in rounds per token: 0.75 expected of the first request, 0.5 mixed at an infinite rate: the least loss.
+    assert found[0] == 7.5  # nothing is known
+    # In rounds per token: 0.75 expected of the first request, 0.5 mixed at an infinite rate: the least loss.
     rate = math.log(2) / 0.25
-    assert found[2] == pytest.approx(10 * 0.2 + 5 * 0.8)  # the worse has a weight of exp(-rate / 2) = 1 / 4
+    # The worse has a weight of exp(-rate / 2) = 1 / 4, on a label that is new as on a.
+    assert found[1] == pytest.approx(4 * 0.2 + 8 * 0.8)
+    assert found[2] == pytest.approx(10 * 0.2 + 5 * 0.8)
     mixed = (math.log((1 + math.exp(-rate * 0.5)) / 2) - math.log((1 + math.exp(-rate)) / 2)) / rate + 0.5
     rate = math.log(2) / (0.25 + 0.6 - mixed)
     assert found[3] == pytest.approx((10 * math.exp(-rate) + 5) / (math.exp(-rate) + 1))
