@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ...buffer.stream.trace import TreeShape
 from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
 from ...policies.objectives.names import Objective
 from .stream import Sizes, needed_per_domain
@@ -96,11 +97,12 @@ class Job:
     shifted: str = ""  # the domain that traffic shifts to; empty: the last one
     rate: float | None = None
     tuning: bool = False
+    tree: TreeShape | None = None  # drafted as such trees
 
     @property
-    def key(self) -> tuple[str, Setting, str, int, Sizes, str]:
+    def key(self) -> tuple[str, Setting, str, int, Sizes, str, TreeShape | None]:
         """Unique among the runs of a table; a row that two stages name is run once."""
-        return self.row.name, self.setting, self.start, self.seed, self.sizes, self.shifted
+        return self.row.name, self.setting, self.start, self.seed, self.sizes, self.shifted, self.tree
 
     @property
     def rate_key(self) -> RateKey:
@@ -119,6 +121,7 @@ class Stage:
     sizes: Sizes
     seeds: int = 3
     starts: tuple[str, ...] = STARTS
+    tree: TreeShape | None = None  # requests are replayed as drafted by such trees
     shifts: tuple[str, ...] = ("",)  # the domains that traffic shifts to, one after the other; empty: the last one
 
     def jobs(self) -> Iterator[Job]:
@@ -129,7 +132,13 @@ class Stage:
                     for shifted in self.shifts:
                         for row in self.rows:
                             yield Job(
-                                row=row, setting=setting, start=start, seed=seed, sizes=self.sizes, shifted=shifted
+                                row=row,
+                                setting=setting,
+                                start=start,
+                                seed=seed,
+                                sizes=self.sizes,
+                                shifted=shifted,
+                                tree=self.tree,
                             )
 
 
@@ -296,6 +305,7 @@ _STREAMS = ("code", "tools", "talk", "logic", "explain", "summary", "languages",
 _ONE_STREAM = Sizes(before_shift=0, after_shift=56, cadence=14)
 _CHAT_GREEDY = Setting(0.0, 3)
 _CHAT_SAMPLED = Setting(0.7, 3)
+TREE = Row(name="objective tree", plan={"objective": Objective.TREE})
 ADAMW = Row(name="AdamW for all weights", recipe={"matrix_rate": 0.0})
 CHAT = Programme(
     stages=(
@@ -315,6 +325,16 @@ CHAT = Programme(
             settings=(_CHAT_SAMPLED,),
             sizes=_ONE_STREAM,
             starts=("warm",),
+            shifts=_STREAMS,
+        ),
+        Stage(
+            name="trees",
+            question="does an objective of the tree teach more than the default, where trees are drafted",
+            rows=(PRODUCT, TREE, UNTRAINED),
+            settings=(_CHAT_GREEDY,),
+            sizes=_ONE_STREAM,
+            starts=("warm", "cold"),
+            tree=TreeShape(steps=3, topk=4, nodes=8),
             shifts=_STREAMS,
         ),
         Stage(
