@@ -9,14 +9,22 @@ half takes twice the training. The choice is Hedge with full information, a set 
 expectation. A seed, an order of the requests, is kept when it is done: an interrupted bench goes on.
 """
 
+import argparse
 import copy
 import math
+import multiprocessing
+import random
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from ...buffer.stream.trace import DraftTrace
+from ...learner.disk import write_text
 from ...learner.judging import paired_replay
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.training.plan import TrainingPlan
@@ -24,11 +32,14 @@ from ...learner.training.trainer import DraftTrainer
 from ...policies.model_free.drafter import Drafter, judged_tokens, rounds_needed
 from ...policies.model_free.ngram_table import NgramTable
 from ...policies.model_free.prompt_lookup import PromptLookup
+from ...rig.progress import progress_bar
+from ...rig.runs import machine
+from ...rig.trace_file import read_traces
+from ..measure.command_line import benchmark_parser
 from .figures import Mean
-from .lab import Lab
-from .orders import in_order, kept_or_made, report
-from .programme import Setting
-from .runs import REPLAY_TRACES
+from .lab import Lab, open_lab
+from .programme import PROGRAMMES, Setting
+from .runs import REPLAY_TRACES, use_one_thread
 from .stream import domain_of
 
 ONE = "one draft"
@@ -79,8 +90,40 @@ class Learning:
 
 
 def main() -> None:
-    """Replay what is not kept, and write the tables."""
-    report("choice", __doc__, kept, markdown)
+    """Replay what is not kept, an order in each process, and write the table."""
+    options = parse()
+    console = Console()
+    with progress_bar("the target (once)", console) as report:
+        lab = open_lab(options.data_dir, report, is_chat=options.target != "tiny")
+    pool = ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), use_one_thread)
+    with pool, progress_bar("seeds", console) as report:
+        found = []
+        for one in pool.map(partial(kept, lab, options.settings), range(options.seeds)):
+            found.append(one)
+            report(len(found) / options.seeds, f"{len(found)} of {options.seeds}")
+    text = f"{markdown(found)}\n{machine()}\n"
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / "choice.md", text)
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = benchmark_parser("learning.choice", __doc__)
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
+    parser.add_argument("--target", choices=sorted(PROGRAMMES), default="tiny", help="a small one, or a chat model")
+    parser.add_argument("--settings", type=Setting.named, default=Setting(0.0, 3), help="of the traces; default: t0-k3")
+    parser.add_argument("--seeds", type=int, default=3, help="orders of the requests (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
+    return parser.parse_args()
+
+
+def kept_or_made(file: Path, kind: Any, make: Callable[[], Any]) -> Any:
+    """What `file` holds, of the type `kind`; made and written where it is not there."""
+    if not file.exists():
+        write_text(file, msgspec.json.encode(make()).decode())
+    return msgspec.json.decode(file.read_bytes(), type=kind)
 
 
 def kept(lab: Lab, setting: Setting, seed: int) -> list[Request]:
@@ -92,7 +135,8 @@ def kept(lab: Lab, setting: Setting, seed: int) -> list[Request]:
 
 def replayed(lab: Lab, setting: Setting, seed: int) -> list[Request]:
     """Replay all streams in the order of `seed`: some ten minutes for eight streams of a chat model."""
-    traces = in_order(lab, setting, seed)
+    traces = [trace for domain in lab.domains for trace in read_traces(lab.trace_file(setting, domain))]
+    random.Random(seed).shuffle(traces)
     draft = load_draft(lab.random_head(seed), load_target_embedding(lab.target.folder))
     one = Learning(DraftTrainer(draft, TrainingPlan(steps=setting.steps, seed=seed)), CADENCE)
     own: dict[str, Learning] = {}

@@ -1,20 +1,23 @@
-"""One draft, SGLang's n-gram table, and a choice between them by label, on two live servers of a chat model.
+"""One draft, SGLang's n-gram table, and a choice between them by label, on live servers of a chat model.
 
     python -m paceline.benchmarks.learning.record --target smollm2 --settings t0-k3     # what the draft learns from
     python -m paceline.benchmarks.learning.choice_live
 
-Both servers draft chains of three. The draft knows half of the streams; the table begins empty. Requests are prompts
-that neither has met, the streams interleaved, one request at a time, so that a server never waits for the other's
-cores. Each is sent to both servers in turn; that is what replay and the step clock tell in production. Then the choice
-runs on emptied servers: Hedge with full information by label, over the requests before, whose loss is the rounds that
-a drafter needs for a token times what its rounds take. A seed is kept when it is done: an interrupted bench goes on.
+All servers draft chains of three. The draft knows half of the streams; tables begin empty. Requests are prompts that
+nobody has met, the streams interleaved, one request at a time, so that no server waits for another's cores. Each prompt
+is sent to the draft's server, to the table's, and to the one that is chosen: the draft's, or a second table that meets
+the chosen requests alone. These three go in an order of chance, so that a machine's moods meet all alike. The choice is
+Hedge with full information by label; a drafter's loss is the rounds that it needed for a token times what its rounds
+have taken so far: what replay and the step clock tell in production. A seed is kept when it is done: an interrupted
+bench goes on.
 """
 
 import argparse
 import asyncio
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -35,10 +38,9 @@ from ..measure.answers import flush_cache
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import under_new_ids
 from ..measure.services import cpu_server, running
-from .choice import ChoiceByLabel
+from .choice import ChoiceByLabel, kept_or_made
 from .figures import Mean
 from .lab import Lab, open_lab
-from .orders import kept_or_made
 from .warm import CHAT_SETTING, ensure_warm_head
 
 DRAFT = "one draft"
@@ -74,23 +76,13 @@ def main() -> None:
         lab = open_lab(options.data_dir, report, is_chat=True)
     with progress_bar("the draft (once)", console) as report:
         draft = ensure_warm_head(lab, lab.domains[0], report)
-    with tempfile.TemporaryDirectory() as scratch:
-        local = LocalDeployment.on_free_ports(Path(scratch))
-        beside = LocalDeployment.on_free_ports(Path(scratch))
-        env = local.shared_env(lab.target) | {"PACELINE_REPLICA": "table"}
-        flags = [*plain_flags(lab.target.folder), *TABLE_FLAGS]
-        table = sglang_service(flags, beside.server_port, log=Path(scratch) / "table.log", env=env)
-        server = cpu_server(local, lab.target, draft, flags=["--disable-radix-cache"])
-        with running(local, server, [draft]), table, progress_bar("seeds", console) as report:
-            urls = {DRAFT: local.server_url, NGRAM: beside.server_url}
-            found = []
+    with tempfile.TemporaryDirectory() as scratch, servers(lab, draft, Path(scratch)) as urls:
+        found = []
+        with progress_bar("seeds", console) as report:
             for seed in range(options.seeds):
-                kept = lab.folder / "choice-live" / f"{options.per_stream}-{seed}"
+                file = lab.folder / "choice-live" / f"{options.per_stream}-{seed}.json"
                 prompts = prompts_of(lab, seed, options.per_stream)
-                alone = kept_or_made(kept.with_suffix(".alone.json"), Passes, partial(passes, urls, prompts))
-                chosen = choices(alone, seed)
-                by_choice = partial(one_by_one, urls, prompts, chosen)
-                found.append(alone | {CHOICE: kept_or_made(kept.with_suffix(".json"), list[Answer], by_choice)})
+                found.append(kept_or_made(file, Passes, partial(passes, urls, prompts, seed)))
                 report((seed + 1) / options.seeds, f"{seed + 1} of {options.seeds}")
     text = f"{markdown(found)}\n{machine()}\n"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -121,16 +113,39 @@ def prompts_of(lab: Lab, seed: int, per_stream: int) -> list[Prompt]:
     return found
 
 
-def passes(urls: Mapping[str, str], prompts: Sequence[Prompt]) -> Passes:
-    """Serve all prompts by each drafter alone."""
-    return {name: one_by_one(urls, prompts, [name] * len(prompts)) for name in urls}
+@contextmanager
+def servers(lab: Lab, draft: Path, scratch: Path) -> Iterator[dict[str, str]]:
+    """Start the server with the draft, and two with a table; yields their URLs, CHOICE's that of its own table."""
+    local = LocalDeployment.on_free_ports(scratch)
+    urls = {DRAFT: local.server_url}
+    flags = [*plain_flags(lab.target.folder), *TABLE_FLAGS]
+    server = cpu_server(local, lab.target, draft, flags=["--disable-radix-cache"])
+    with running(local, server, [draft]), ExitStack() as tables:
+        for name, replica in ((NGRAM, "table"), (CHOICE, "chosen-table")):
+            beside = LocalDeployment.on_free_ports(scratch)
+            env = local.shared_env(lab.target) | {"PACELINE_REPLICA": replica}
+            table = sglang_service(flags, beside.server_port, log=scratch / f"{replica}.log", env=env)
+            tables.enter_context(table)
+            urls[name] = beside.server_url
+        yield urls
 
 
-def one_by_one(urls: Mapping[str, str], prompts: Sequence[Prompt], drafters: Sequence[str]) -> list[Answer]:
-    """Serve each prompt by its drafter, on servers that begin empty. Exits when a request fails."""
+def passes(urls: Mapping[str, str], prompts: Sequence[Prompt], seed: int) -> Passes:
+    """Serve every prompt in the three ways, on servers that begin empty. Exits when a request fails."""
     for url in urls.values():
         flush_cache(url)  # which empties the table too
-    return [served(urls[name], prompt) for name, prompt in zip(drafters, under_new_ids(prompts), strict=True)]
+    draw = random.Random(f"{seed} choices")
+    chooser = ChoiceByLabel([DRAFT, NGRAM])
+    found: Passes = {name: [] for name in urls}
+    under_ids = {name: under_new_ids(prompts) for name in urls}
+    for place, label in enumerate(prompt.domain for prompt in prompts):
+        shares = chooser.shares(label)
+        (chosen,) = draw.choices([*shares], [*shares.values()])
+        for name in draw.sample([*urls], len(urls)):
+            asked = DRAFT if (name, chosen) == (CHOICE, DRAFT) else name
+            found[name].append(served(urls[asked], under_ids[name][place]))
+        chooser.learn(label, {name: seconds_per_token(found[name]) for name in shares})
+    return found
 
 
 def served(url: str, prompt: Prompt) -> Answer:
@@ -147,48 +162,44 @@ def served(url: str, prompt: Prompt) -> Answer:
     )
 
 
-def choices(found: Passes, seed: int) -> list[str]:
-    """The drafter of each request, drawn by Hedge from what both made of the requests before it."""
-    draw = random.Random(f"{seed} choices")
-    chooser = ChoiceByLabel([*found])
-    chosen = []
-    for place, answer in enumerate(next(iter(found.values()))):
-        shares = chooser.shares(answer.label)
-        chosen.append(draw.choices([*shares], [*shares.values()])[0])
-        spent = {name: seconds_per_round(answers[: place + 1]) for name, answers in found.items()}
-        rounds_per_token = {name: answers[place].rounds / answers[place].tokens for name, answers in found.items()}
-        chooser.learn(answer.label, {name: rounds_per_token[name] * spent[name] for name in found})
-    return chosen
-
-
-def seconds_per_round(answers: Sequence[Answer]) -> float:
-    """As a step clock tells it; prefills are in it."""
-    return sum(answer.seconds for answer in answers) / max(sum(answer.rounds for answer in answers), 1)
+def seconds_per_token(answers: Sequence[Answer]) -> float:
+    """Of the last answer, if its rounds took as long as those of all so far, prefills in it."""
+    per_round = sum(answer.seconds for answer in answers) / max(sum(answer.rounds for answer in answers), 1)
+    return per_round * answers[-1].rounds / answers[-1].tokens
 
 
 def markdown(seeds: Sequence[Passes]) -> str:
-    """Accepted drafts per round, tokens per second over one draft's, and over the best, by way to draft."""
+    """Accepted drafts per round, and tokens per second over one draft's and the better drafter's, by way to draft."""
     lines = [
-        "| drafted by | accepted drafts per round | tokens per second over one draft | over the best |",
-        "|---|---|---|---|",
+        "| drafted by | accepted drafts per round | tokens/s over one draft | over the better one | its later half |",
+        "|---|---|---|---|---|",
     ]
     whole = [found | {BEST: best_known(found)} for found in seeds]
+    later = [{name: answers[len(answers) // 2 :] for name, answers in found.items()} for found in whole]
     for name in (DRAFT, NGRAM, CHOICE, BEST):
-        accepted = Mean.of([accepted_per_round(found[name]) for found in whole])
-        speeds = Mean.of([speed(found[name]) / speed(found[DRAFT]) for found in whole])
-        apart = Mean.of([speed(found[name]) / speed(found[BEST]) for found in whole])
-        lines.append(f"| {name} | {accepted.text()} | {speeds.text()} | {apart.text()} |")
+        figures = (
+            [accepted_per_round(found[name]) for found in whole],
+            [speed(found[name]) / speed(found[DRAFT]) for found in whole],
+            [over_the_better(found, name) for found in whole],
+            [over_the_better(found, name) for found in later],
+        )
+        lines.append(f"| {name} | {' | '.join(Mean.of(of_seeds).text() for of_seeds in figures)} |")
     return "\n".join(lines)
+
+
+def over_the_better(found: Passes, name: str) -> float:
+    """Tokens per second over those of the one drafter that made most: one, less what is regretted."""
+    return speed(found[name]) / max(speed(found[DRAFT]), speed(found[NGRAM]))
 
 
 def best_known(found: Passes) -> list[Answer]:
     """Every label by the drafter that makes most tokens per second of it, as it did alone."""
-    labels = {answer.label for answer in found[DRAFT]}
-    best = []
+    labels = [answer.label for answer in found[DRAFT]]
+    best = {}
     for label in labels:
-        of_label = ([answer for answer in found[name] if answer.label == label] for name in (DRAFT, NGRAM))
-        best += max(of_label, key=speed)
-    return best
+        speeds = {name: speed([one for one in found[name] if one.label == label]) for name in (DRAFT, NGRAM)}
+        best[label] = max(speeds, key=lambda name: speeds[name])
+    return [found[best[label]][place] for place, label in enumerate(labels)]
 
 
 def accepted_per_round(answers: Sequence[Answer]) -> float:

@@ -333,7 +333,7 @@ CHAT = Programme(
             rows=(PRODUCT, TREE, UNTRAINED),
             settings=(_CHAT_GREEDY,),
             sizes=_ONE_STREAM,
-            starts=("warm", "cold"),
+            starts=("warm",),
             tree=TreeShape(steps=3, topk=4, nodes=8),
             shifts=_STREAMS,
         ),

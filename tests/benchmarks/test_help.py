@@ -20,7 +20,7 @@ from paceline.benchmarks import (
     width,
 )
 from paceline.benchmarks.gpu import costs, run, shift, trim
-from paceline.benchmarks.learning import bench, choice, choice_live, confidence, ranks, record
+from paceline.benchmarks.learning import bench, choice, choice_live, ranks, record
 
 HOUSE = Path(__file__).resolve().parents[2]
 RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other revisions among them
@@ -29,7 +29,7 @@ PROGRAMS = {
     for program in (
         capture, compatibility, growth, hooks, outage, release, rollouts, serving, soak, swap, width,
         costs, run, shift, trim,
-        bench, choice, choice_live, confidence, ranks, record,
+        bench, choice, choice_live, ranks, record,
     )
 }  # fmt: skip
 DOCUMENTS = [HOUSE / "benchmarks" / "README.md", *sorted((HOUSE / "docs").glob("*.md")), HOUSE / "README.md"]
