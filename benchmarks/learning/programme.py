@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from ...buffer.stream.trace import TreeShape
 from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
 from ...policies.objectives.names import Objective
 from .stream import Sizes, needed_per_domain
@@ -97,12 +96,11 @@ class Job:
     shifted: str = ""  # the domain that traffic shifts to; empty: the last one
     rate: float | None = None
     tuning: bool = False
-    tree: TreeShape | None = None  # drafted as such trees
 
     @property
-    def key(self) -> tuple[str, Setting, str, int, Sizes, str, TreeShape | None]:
+    def key(self) -> tuple[str, Setting, str, int, Sizes, str]:
         """Unique among the runs of a table; a row that two stages name is run once."""
-        return self.row.name, self.setting, self.start, self.seed, self.sizes, self.shifted, self.tree
+        return self.row.name, self.setting, self.start, self.seed, self.sizes, self.shifted
 
     @property
     def rate_key(self) -> RateKey:
@@ -121,7 +119,6 @@ class Stage:
     sizes: Sizes
     seeds: int = 3
     starts: tuple[str, ...] = STARTS
-    tree: TreeShape | None = None  # requests are replayed as drafted by such trees
     shifts: tuple[str, ...] = ("",)  # the domains that traffic shifts to, one after the other; empty: the last one
 
     def jobs(self) -> Iterator[Job]:
@@ -132,13 +129,7 @@ class Stage:
                     for shifted in self.shifts:
                         for row in self.rows:
                             yield Job(
-                                row=row,
-                                setting=setting,
-                                start=start,
-                                seed=seed,
-                                sizes=self.sizes,
-                                shifted=shifted,
-                                tree=self.tree,
+                                row=row, setting=setting, start=start, seed=seed, sizes=self.sizes, shifted=shifted
                             )
 
 
@@ -305,7 +296,6 @@ _STREAMS = ("code", "tools", "talk", "logic", "explain", "summary", "languages",
 _ONE_STREAM = Sizes(before_shift=0, after_shift=56, cadence=14)
 _CHAT_GREEDY = Setting(0.0, 3)
 _CHAT_SAMPLED = Setting(0.7, 3)
-TREE = Row(name="objective tree", plan={"objective": Objective.TREE})
 ADAMW = Row(name="AdamW for all weights", recipe={"matrix_rate": 0.0})
 CHAT = Programme(
     stages=(
@@ -325,16 +315,6 @@ CHAT = Programme(
             settings=(_CHAT_SAMPLED,),
             sizes=_ONE_STREAM,
             starts=("warm",),
-            shifts=_STREAMS,
-        ),
-        Stage(
-            name="trees",
-            question="does an objective of the tree teach more than the default, where trees are drafted",
-            rows=(PRODUCT, TREE, UNTRAINED),
-            settings=(_CHAT_GREEDY,),
-            sizes=_ONE_STREAM,
-            starts=("warm",),
-            tree=TreeShape(steps=3, topk=4, nodes=8),
             shifts=_STREAMS,
         ),
         Stage(

@@ -9,7 +9,7 @@ of both the stream and the target's sampling; seeds differ in the first.
 import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -125,8 +125,6 @@ def run_job(lab: Lab, job: Job) -> Run:
     """Serve and learn one stream; tens of seconds. The first job of a setting loads its traces; they stay in memory."""
     shifted = lab.shifted(job.shifted)
     traces = _traces(tuple(lab.trace_file(job.setting, domain) for domain in _served(lab, job)))
-    if job.tree is not None:
-        traces = tuple(replace(trace, tree=job.tree) for trace in traces)
     stream = make_stream(traces, shifted, job.sizes, job.seed, tuning=job.tuning)
     trainer = _Trainer(_initial(lab, job), job)
     replay_buffer: deque[DraftTrace] = deque(maxlen=REPLAY_TRACES)

@@ -26,17 +26,6 @@ def target_only_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor)
     return (log_probs_at(logits_NV, ids_NK) + probs_NK.log()).logsumexp(1)
 
 
-def tree_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor, branches: int) -> Tensor:
-    """log sum_v p(v) (1 - (1 - q(v))^branches), float[N], with gradient: one of so many draws from q is accepted.
-
-    A tree has the likeliest tokens instead of draws; the expectation is what can be differentiated. What q already has
-    is pushed less than by target_only. Each row of `probs_NK` must sum to one.
-    """
-    q_NK = log_probs_at(logits_NV, ids_NK).clamp(min=-60.0).exp().clamp(max=1.0 - 1e-6)
-    none_NK = branches * torch.log1p(-q_NK)
-    return ((-torch.expm1(none_NK)).log() + probs_NK.log()).logsumexp(1)
-
-
 def rejection_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tensor:
     """log sum_v min(p(v), q(v)), float[N], with gradient. Each row of `probs_NK` must sum to one.
 

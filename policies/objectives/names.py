@@ -10,7 +10,6 @@ class Objective(StrEnum):
     SOFT = "soft"  # cross-entropy to the distribution the request was served with: the default
     TARGET_ONLY = "target_only"  # -log A under target_only
     REJECTION = "rejection"  # -log A under rejection; also the -log alpha of LK
-    TREE = "tree"  # -log of the chance that one of four branches is accepted
     MATCHED = "matched"  # -log A under the verdict rule of each trace
 
 

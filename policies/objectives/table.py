@@ -7,13 +7,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts, tree_log_accepts
+from .acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from .losses import committed_losses, soft_losses
 from .names import Objective
 from .spec import ObjectiveSpec, Positions
-
-#: Of the trees that SGLang drafts for a Llama without flags.
-TREE_BRANCHES = 4
 
 
 def committed(at: Positions) -> tuple[Tensor, Tensor]:
@@ -41,6 +38,5 @@ OBJECTIVES: Mapping[Objective, ObjectiveSpec] = {
     Objective.SOFT: ObjectiveSpec(soft),
     Objective.TARGET_ONLY: ObjectiveSpec(lambda at: _negated(target_only_log_accepts(*at.teacher))),
     Objective.REJECTION: ObjectiveSpec(lambda at: _negated(rejection_log_accepts(*at.teacher))),
-    Objective.TREE: ObjectiveSpec(lambda at: _negated(tree_log_accepts(*at.teacher, TREE_BRANCHES))),
     Objective.MATCHED: ObjectiveSpec(matched),
 }

@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objectives.acceptance import (
-    matched_log_accepts,
-    rejection_log_accepts,
-    target_only_log_accepts,
-    tree_log_accepts,
-)
+from paceline.policies.objectives.acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from paceline.policies.objectives.losses import soft_losses
 
 V, N = 6, 5
@@ -42,10 +37,6 @@ def overlap(p, q) -> float:
     return sum(min(p[v], q[v]) for v in range(V))
 
 
-def one_of_four(p, q) -> float:
-    return sum(p[v] * (1 - (1 - q[v]) ** 4) for v in range(V))
-
-
 def cross_entropy(p, q) -> float:
     return -sum(p[v] * math.log(q[v]) for v in range(V) if p[v] > 0)
 
@@ -65,7 +56,6 @@ T = torch.tensor
 LOSSES = {
     "target_only": (lambda x, i, p: -target_only_log_accepts(x, i, p), each(lambda p, q: -math.log(product(p, q)))),
     "rejection": (lambda x, i, p: -rejection_log_accepts(x, i, p), each(lambda p, q: -math.log(overlap(p, q)))),
-    "tree": (lambda x, i, p: -tree_log_accepts(x, i, p, 4), each(lambda p, q: -math.log(one_of_four(p, q)))),
     "matched": (lambda x, i, p: -matched_log_accepts(x, i, p, T(IS_REJECTION)), matched),
     "soft": (lambda x, i, p: soft_losses(x, i, p)[0], each(cross_entropy)),
 }
