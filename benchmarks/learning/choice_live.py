@@ -59,8 +59,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     tokens: int
-    accepted: int
-    rounds: int
+    accepted: float
+    rounds: float
     seconds: float  # from sending to the last token
 
 

@@ -5,7 +5,6 @@ import math
 from functools import partial
 
 import pytest
-from paceline.benchmarks.learning import choice_live
 from paceline.benchmarks.learning.choice import NGRAM, ONE, OWN, Request, accepted, best_known, fixed, hedged, markdown
 
 NAMES = (ONE, OWN)
@@ -56,17 +55,3 @@ def test_the_table_has_a_row_for_all_and_for_each_label() -> None:
     lines = [line.split(" | ") for line in markdown(seeds).splitlines()]
     assert [line[0] for line in lines] == ["| label", "| ---", "| all", "| a", "| b"]
     assert lines[2][1:5] == ["1.00 ± 0.00", "1.00 ± 0.00", "0.00 ± 0.00", "4.00 ± 0.00"]
-
-
-def test_the_labels_best_of_live_servers_is_compared_with_the_better_of_both() -> None:
-    def answers(*seconds: float) -> list[choice_live.Answer]:
-        return [
-            choice_live.Answer(label=label, tokens=10, accepted=5, rounds=5, seconds=took)
-            for label, took in zip("aba", seconds, strict=True)
-        ]
-
-    found = {choice_live.DRAFT: answers(1.0, 4.0, 2.0), choice_live.NGRAM: answers(2.0, 1.0, 2.0)}
-    best = choice_live.best_known(found)
-    assert [answer.seconds for answer in best] == [1.0, 1.0, 2.0]
-    assert choice_live.over_the_better(found | {"best": best}, "best") == pytest.approx((30 / 4.0) / (30 / 5.0))
-    assert choice_live.over_the_better(found, choice_live.DRAFT) == pytest.approx(5.0 / 7.0)
