@@ -6,10 +6,10 @@
 All servers draft chains of three. The draft knows half of the streams; tables begin empty. Requests are prompts that
 nobody has met, the streams interleaved, one request at a time, so that no server waits for another's cores. Each prompt
 is sent to the draft's server, to the table's, and to the one that is chosen: the draft's, or a second table that meets
-the chosen requests alone. These three go in an order of chance, so that a machine's moods meet all alike. The choice is
-Hedge with full information by label; a drafter's loss is the rounds that it needed for a token times what its rounds
-have taken so far: what replay and the step clock tell in production. A seed is kept when it is done: an interrupted
-bench goes on.
+the chosen requests alone. These three go in a random order, so that a machine that slows down slows
+all alike. The choice is Hedge with full information by label; a drafter's loss is the rounds that it needed for a token
+times what its rounds have taken so far: what replay and the step clock tell in production. A seed is kept when it is
+done: an interrupted bench goes on.
 """
 
 import argparse
