@@ -95,7 +95,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("learning.choice_live", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--seeds", type=int, default=3, help="orders, each of other prompts (%(default)s)")
-    parser.add_argument("--per-stream", type=int, default=6, help="requests of each stream and seed (%(default)s)")
+    parser.add_argument("--per-stream", type=int, default=8, help="requests of each stream and seed (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     return parser.parse_args()
 
